@@ -7,6 +7,8 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any, Final
 
+from claimjobs.errors import BadHandler
+
 KINDS: Final[dict[str, Callable[[Any], bool]]] = {
     "an async def function": inspect.iscoroutinefunction,
     "an async generator function": inspect.isasyncgenfunction,
@@ -44,3 +46,12 @@ def unfinished(result: Any) -> str | None:
     if inspect.iscoroutine(result) or inspect.isgenerator(result):
         result.close()
     return kind
+
+
+def require_finished(result: Any, name: str) -> None:
+    """Raise BadHandler if a function of this name returned unfinished work."""
+    if (kind := unfinished(result)) is not None:
+        raise BadHandler(
+            f"{name} returned {kind}, which nothing runs: let it do the work before it returns, with "
+            "`asyncio.run(...)` where that is async"
+        )

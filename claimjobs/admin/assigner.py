@@ -19,7 +19,7 @@ from claimjobs.claim.strategy import ClaimRequest
 from claimjobs.database.connection import Connector
 from claimjobs.database.error_translation import reason
 from claimjobs.dialects import Dialect, dialect_of
-from claimjobs.errors import BadArgument, ColumnMissing, ColumnUnfit, NotUnique, unique_index
+from claimjobs.errors import BadArgument, ColumnMissing, ColumnUnfit, UnfitTable, unique_index
 from claimjobs.job import Job
 from claimjobs.statements import assign as statements
 from claimjobs.statements.assign import ALREADY, ASSIGNED, BUSY, NOTHING
@@ -122,7 +122,7 @@ class Assigner:
     """Assigns rows of one table, through one connection, a short transaction each."""
 
     def __init__(self, connector: Connector, backend: Backend) -> None:
-        """Raises ColumnUnfit, or NotUnique without a unique index."""
+        """Raises ColumnUnfit, or UnfitTable without a unique index."""
         self.backend = backend
         self._connector = connector
         self._roles, self._dialect = backend.roles, backend.dialect
@@ -236,7 +236,7 @@ def _assignee(roles: ColumnRoles) -> Column:
 
 
 def index_over(connection: sa.Connection, columns: Sequence[Column]) -> str | None:
-    """The unique index over exactly these columns; None: the primary key. Raises NotUnique without one."""
+    """The unique index over exactly these columns; None: the primary key. Raises UnfitTable without one."""
     table, names = columns[0].table, {column.name for column in columns}
     assert isinstance(table, sa.Table)  # noqa: S101 - the columns of a queue's table
     inspector = sa.inspect(connection)
@@ -248,7 +248,7 @@ def index_over(connection: sa.Connection, columns: Sequence[Column]) -> str | No
         if fits and index["name"] not in unused:
             return index["name"]
     over = [column.name for column in columns]
-    raise NotUnique(
+    raise UnfitTable(
         f"{', '.join(over)} of table {table.fullname!r} has no unique index of its own, so that one worker could have "
         f"two rows, or one row two workers: {unique_index(table.fullname, over, quote_of(connection))}"
     )

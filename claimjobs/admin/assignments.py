@@ -34,7 +34,7 @@ class Assignments:
 
     `bind`, `table`, `columns`, `where`, `order_by`, `liveness`, `dialect` and `now` are as for a Queue. Any free row is
     assigned; with `order_by`, the first one that is not locked among the first 64. Nothing is sent to the database
-    before the first call, which raises ConnectionFailed, ServerUnfit, UnfitTable, ColumnUnfit, or NotUnique without
+    before the first call, which raises ConnectionFailed, ServerUnfit, UnfitTable, ColumnUnfit, or UnfitTable without
     a unique index. Several threads may use it; another process needs an object of its own (CrossedFork).
     """
 
@@ -82,7 +82,7 @@ class Assignments:
         """Insert a row with a new key and its worker (`{"tid": 1, "taskid": 2}`), where neither is in the table yet.
 
         The outcome is `already assigned` if either is there, with that row; `busy` if another transaction has written
-        either and has not committed for a while. Each of the columns must be unique by itself (NotUnique). Raises
+        either and has not committed for a while. Each of the columns must be unique by itself (UnfitTable). Raises
         BadArgument if a unique index over other columns refuses the row.
         """
         return self._ready().pair(values)

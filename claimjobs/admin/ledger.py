@@ -68,7 +68,7 @@ class Ledger:
         If another transaction has written the entry and is not committed, this waits for it, as for any lock; if that
         one is rolled back, this is the first. An error of the database is raised unchanged, such as a serialization
         failure of Postgres above READ COMMITTED: then the attempt fails, and the next one finds the entry. Raises
-        NoTransaction for a connection in AUTOCOMMIT and for an object that is no Connection or Session, TableMissing,
+        BadArgument for a connection in AUTOCOMMIT and for an object that is no Connection or Session, TableMissing,
         or UnknownDatabase for a destination other than MySQL, MariaDB and Postgres.
         """
         used = connection_in(connection)

@@ -15,7 +15,7 @@ import sqlalchemy as sa
 from claimjobs.database.connect import connected, dialect_for
 from claimjobs.database.error_translation import reason
 from claimjobs.dialects.table_rules import SchemaStep
-from claimjobs.errors import TableMissing, TablesNewer, UnfitTable, UpgradeStopped
+from claimjobs.errors import ClaimjobsError, TableMissing, UnfitTable
 from claimjobs.table.create import alter
 from claimjobs.table.ddl import text
 from claimjobs.table.definitions import MADE_BY, OWN_TABLES, OWNER_TABLE, SCHEMA, version_of
@@ -36,8 +36,8 @@ def plan(engine: sa.Engine, names: Sequence[str] = ()) -> list[OutdatedTable]:
     """The tables of earlier versions in the connection's schema; of those of jobs and side-cars only these names, which
     may include a schema.
 
-    Raises ConnectionFailed, TableMissing if claimjobs made no table here, TablesNewer, and UnfitTable for the name of a
-    table that claimjobs did not make.
+    Raises ConnectionFailed, TableMissing if claimjobs made no table here, and UnfitTable for a later schema, or for
+    the name of a table that claimjobs did not make.
     """
     rules = dialect_for(engine).table_rules
     with connected(engine) as connection:
@@ -54,7 +54,7 @@ def upgrade(engine: sa.Engine, names: Sequence[str] = ()) -> Iterator[OutdatedTa
     """Upgrade the tables of earlier versions, and yield each one when it is done.
 
     A statement waits 2 s for its lock at most: TableInUse. Raises what `plan` raises; AccessDenied if this user lacks
-    the right; UpgradeStopped if the database refuses a statement. The steps before it are done, and stay.
+    the right; ClaimjobsError if the database refuses a statement. The steps before it are done, and stay.
     """
     for outdated in plan(engine, names):
         for statements in outdated.changes:
@@ -63,7 +63,10 @@ def upgrade(engine: sa.Engine, names: Sequence[str] = ()) -> Iterator[OutdatedTa
             except sa.exc.DBAPIError as error:
                 if error.connection_invalidated:
                     raise
-                raise UpgradeStopped(outdated.table.fullname, "; ".join(statements), reason(error)) from error
+                raise ClaimjobsError(
+                    f"table {outdated.table.fullname!r} is not upgraded, because the database refused "
+                    f"`{'; '.join(statements)}` ({reason(error)}): mend that, then run `claimjobs upgrade-tables` again"
+                ) from error
         yield outdated
 
 
@@ -75,7 +78,10 @@ def _outdated(engine: sa.Engine, table: sa.Table, steps: Sequence[SchemaStep]) -
             f"see `claimjobs setup-tables --table {table.fullname}` for what it lacks"
         )
     if version > SCHEMA:
-        raise TablesNewer(table.fullname, version, SCHEMA)
+        raise UnfitTable(
+            f"table {table.fullname!r} has schema {version}, and this version of claimjobs knows schemas up to {SCHEMA}"
+            ": upgrade with the later version of claimjobs"
+        )
     name, kind = engine.dialect.identifier_preparer.format_table(table), _kind(table)
     needed = [step for step in steps if step.version > version and step.kind == kind]
     changes: list[tuple[str, ...]] = [

@@ -7,10 +7,9 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from claimjobs.batch.settle import Outcomes
-from claimjobs.callables import unfinished
+from claimjobs.callables import require_finished
 from claimjobs.database.error_translation import reason
 from claimjobs.dialects import Key
-from claimjobs.errors import unfinished_handler
 from claimjobs.job import Job, claim_of
 from claimjobs.key_text import key_in_message
 from claimjobs.log_events import HOOK_FAILED, JOB_DEAD, JOB_RETRY
@@ -72,9 +71,7 @@ class Failures:
         for key in keys:
             job = outcomes.jobs.get(key) or Job(key, {})
             try:
-                kind = unfinished(hook(job, outcomes.raised.get(key, outcomes.errors[key])))
-                if kind is not None:
-                    raise unfinished_handler(name, kind)  # noqa: TRY301 - it is logged as what the hook raises
+                require_finished(hook(job, outcomes.raised.get(key, outcomes.errors[key])), name)
             except (Cancelled, KeyboardInterrupt):
                 raise
             except BaseException as error:  # as of a handler: also SystemExit, and what a cancelled coroutine raises

@@ -69,4 +69,8 @@ class StillDueRows:
     def check(self) -> None:
         """Raises StillDue if there are too many such rows: the handler does not make its predicate false."""
         if len(self._keys) > MOST:
-            raise StillDue(self._roles.name, len(self._keys))
+            raise StillDue(
+                f"{len(self._keys):,} rows of table {self._roles.name!r} are still due after their handler: with "
+                "on_done='leave' it must make the queue's predicate false; correct the handler or the predicate, or "
+                "choose another on_done"
+            )

@@ -11,7 +11,7 @@ import sqlalchemy as sa
 
 from claimjobs.claim.strategy import After, ClaimRequest, Phase
 from claimjobs.dialects import Dialect, Key
-from claimjobs.errors import key_not_unique
+from claimjobs.errors import KeyUnfit
 from claimjobs.job import Job, key_of
 from claimjobs.statements.find import Selection, find, how_many, keyset_order_of, last_candidate
 from claimjobs.table.backend import Backend
@@ -103,6 +103,14 @@ def check_keys(roles: ColumnRoles, jobs: Sequence[Job]) -> None:
     """Raises KeyUnfit if two jobs have one key. Only a key that is no primary key can name two rows."""
     if roles.key_index is not None and len({job.key for job in jobs}) < len(jobs):
         raise key_not_unique(roles.name)
+
+
+def key_not_unique(table: str) -> KeyUnfit:
+    """The error for two rows of a table that have the same key."""
+    return KeyUnfit(
+        f"two rows of table {table!r} have the same key, so neither can be named: choose columns that are unique "
+        "together as Columns(key=...)"
+    )
 
 
 def first_group(rows: Sequence[Sequence[Any]], size: int) -> tuple[list[Key], int]:

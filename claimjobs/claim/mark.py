@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import sqlalchemy as sa
 
+from claimjobs.claim.candidates import key_not_unique
 from claimjobs.claim.strategy import Phase, Unmarked
 from claimjobs.database.compiled_statement import CompiledStatement
 from claimjobs.dialects import Key
-from claimjobs.errors import key_not_unique
 from claimjobs.job import Job
 from claimjobs.statements.mark import mark
 from claimjobs.table.backend import Backend

@@ -184,7 +184,7 @@ def _is_mapped_name(settings: Settings) -> bool:
 
 
 def _check_what_is_there(queue: Queue) -> None:
-    """Raises OwnTable for records of our own, and UnfitTable if a table that cannot be made is missing."""
+    """Raises NotClaimable for records of our own, and UnfitTable if a table that cannot be made is missing."""
     jobs = _jobs(queue)
     with queue.engine.connect() as connection:
         if setup.exists(connection, jobs):

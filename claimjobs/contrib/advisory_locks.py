@@ -6,7 +6,7 @@ released at once if the recheck fails; and it is kept until the transaction has 
 the transaction wrote.
 
 All consumers of a table need this locking: row locks and advisory locks do not exclude each other. Beside owners by
-lease it is refused (LocksDiffer).
+lease it is refused (ClaimsDiffer).
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from claimjobs.claim.strategy import NOTHING, ClaimRequest, ClaimResult, Phase
 from claimjobs.database.compiled_statement import CompiledStatement
 from claimjobs.database.connection import SESSION_LOCKS
 from claimjobs.dialects import Dialect, Key, Lock
-from claimjobs.errors import SessionsNotOurs
+from claimjobs.errors import SessionsShared
 from claimjobs.job import Job
 from claimjobs.statements.find import Selection
 from claimjobs.table.backend import Backend
@@ -42,7 +42,7 @@ class AdvisoryLocks(Locking):
 
     def __init__(self, *, behind_pooler: bool = False) -> None:
         """`behind_pooler`: there is a pooler in between, and it shares no session. Otherwise each new session is asked,
-        and a claim raises SessionsNotOurs if it may be shared.
+        and a claim raises SessionsShared if it may be shared.
         """
         self._behind_pooler = behind_pooler
 
@@ -104,7 +104,11 @@ class AdvisoryJobLocks(JobLocks):
         sessions = self._dialect.sessions
         ours = self._behind_pooler or sessions.is_as_greeted(connection)
         if not (ours and sessions.locks_are_seen(connection)):
-            raise SessionsNotOurs
+            raise SessionsShared(
+                "an advisory lock belongs to a session, and a pooler shares sessions, or the primaries of a group do "
+                "not see each other's locks",
+                "or leave out `locking`; if the pooler shares no session, give AdvisoryLocks(behind_pooler=True)",
+            )
         home = connection.execute(self._dialect.key_locks.schema_of(self._roles.table)).scalar_one()
         table = f"{home}.{self._roles.table.name}"
         return SessionKeyLocks(self._dialect, table, KeyText(self._roles, connection.dialect))

@@ -19,7 +19,6 @@ from claimjobs.errors import (
     AccessDenied,
     ClaimjobsError,
     ConnectionFailed,
-    PoolUnfit,
     ServerUnfit,
     ServerUnreachable,
     StatementTimedOut,
@@ -271,7 +270,7 @@ def open_connection(engine: sa.Engine) -> sa.Connection:
     try:
         connection = engine.connect()
     except sa.exc.TimeoutError as error:
-        raise PoolUnfit(
+        raise ClaimjobsError(
             f"no connection of the engine's pool was free in time ({' '.join(engine.pool.status().split())}): a Queue "
             'keeps one and needs a second one now and then, with hold="transaction" one for each open batch: raise '
             "pool_size or max_overflow of create_engine, or give the Queue an engine of its own"

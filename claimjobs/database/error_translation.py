@@ -14,6 +14,7 @@ from claimjobs.errors import (
     BadHandler,
     BadPredicate,
     ClaimRefused,
+    KeyUnfit,
     NothingDone,
     OutcomeRefused,
     ReadOnly,
@@ -24,7 +25,6 @@ from claimjobs.errors import (
     TableMissing,
     UnfitTable,
     claims_missing,
-    key_index_gone,
     not_understood,
 )
 from claimjobs.key_text import text_of, visible
@@ -102,7 +102,11 @@ class TablesInUse:
             return None
         code, errors = self.dialect.errors.code(error), self.dialect.errors
         if code in errors.missing_index:
-            return key_index_gone(self.name, reason(error))
+            return KeyUnfit(
+                f"the index of table {self.name!r} by which rows are found was dropped, renamed or hidden "
+                f"({reason(error)}): check the table, and make the index again, or show it; if another one begins with "
+                "the key, start again"
+            )
         if code not in errors.missing_table:
             return None
         name = self.dialect.errors.missing_name(error)

@@ -9,7 +9,7 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy.orm import Session, scoped_session
 
-from claimjobs.errors import NoTransaction
+from claimjobs.errors import BadArgument
 
 CallersTransaction = sa.Connection | Session | scoped_session[Any]
 
@@ -18,7 +18,7 @@ ASYNC = "call this in `await {0}.run_sync(lambda sync: ...)`, with `sync` in pla
 
 
 def connection_in(given: Any) -> sa.Connection:
-    """The connection whose transaction a caller means, who commits it. Sends nothing. Raises NoTransaction.
+    """The connection whose transaction a caller means, who commits it. Sends nothing. Raises BadArgument.
 
     An object is asked what it is, not whether a call of its methods raises: those of an AsyncSession return coroutines.
     """
@@ -26,10 +26,14 @@ def connection_in(given: Any) -> sa.Connection:
         given = given()
     connection = given.connection() if isinstance(given, Session) else given
     if not isinstance(connection, sa.Connection):
-        raise NoTransaction(_kind(given), _next_step(given))
+        raise _no_transaction(_kind(given), _next_step(given))
     if commits_by_itself(connection, unknown=False):
-        raise NoTransaction("a connection in AUTOCOMMIT", f"set another isolation level, or {TAKEN}")
+        raise _no_transaction("a connection in AUTOCOMMIT", f"set another isolation level, or {TAKEN}")
     return connection
+
+
+def _no_transaction(given: str, step: str) -> BadArgument:
+    return BadArgument(f"rows are written in a transaction that you commit, and {given} has none: {step}")
 
 
 def _kind(given: Any) -> str:

@@ -10,9 +10,10 @@ import sqlalchemy as sa
 
 from claimjobs.dialects import Dialect
 from claimjobs.enqueue.rows import Chunk, Row
-from claimjobs.errors import ColumnMissing, NotUnique, not_unique_by, unique_index
+from claimjobs.errors import ColumnMissing, UnfitTable, unique_index
 from claimjobs.instants import in_utc
 from claimjobs.statements import insert as statements
+from claimjobs.table.definitions import not_unique_by
 from claimjobs.table.roles import ColumnRoles, is_whole
 
 
@@ -20,7 +21,7 @@ class UniqueKey:
     """Columns with a unique index over them."""
 
     def __init__(self, connection: sa.Connection, roles: ColumnRoles, names: tuple[str, ...], dialect: Dialect) -> None:
-        """Raises ColumnMissing, BadArgument for a column that claimjobs writes, or NotUnique with the statement that
+        """Raises ColumnMissing, BadArgument for a column that claimjobs writes, or UnfitTable with the statement that
         creates the index.
         """
         for name in names:
@@ -32,7 +33,7 @@ class UniqueKey:
         self._names, self._table, self._errors = tuple(column.name for column in columns), roles.table, dialect.errors
         self._indexes = _unique_indexes(connection, roles.table, set(names), dialect.primary)
         if not self._indexes:
-            raise NotUnique(
+            raise UnfitTable(
                 f"table {roles.name!r} has no unique index over {', '.join(names)}, so nothing keeps a second such job "
                 f"out: {unique_index(roles.name, names, roles.quote)}"
             )

@@ -2,11 +2,7 @@
 
 # ruff: noqa: F403 - each of these modules holds errors, and all of them are named here
 from claimjobs.errors.base import *
-from claimjobs.errors.columns import *
 from claimjobs.errors.connecting import *
-from claimjobs.errors.keys import *
-from claimjobs.errors.predicates import *
-from claimjobs.errors.rows import *
-from claimjobs.errors.settling import *
+from claimjobs.errors.jobs import *
 from claimjobs.errors.tables import *
 from claimjobs.errors.usage import *

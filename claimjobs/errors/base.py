@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -24,12 +23,6 @@ def _unpickled(kind: type[ClaimjobsError], args: tuple[Any, ...], attributes: di
     error = kind.__new__(kind, *args)
     vars(error).update(attributes)
     return error
-
-
-def command(words: str, table: str, *, side_car: bool = False) -> str:
-    """A command line for this table, in backquotes, as the next step of a message."""
-    named = [] if table == "jobs" else ["--table", shlex.quote(table)]
-    return f"`{' '.join(['claimjobs', words, *named, *(['--side-car'] if side_car else [])])}`"
 
 
 def unique_index(table: str, columns: Sequence[str], quote: Quote) -> str:

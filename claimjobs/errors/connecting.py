@@ -48,37 +48,12 @@ class ReadOnly(ConnectionFailed):
 class SessionsShared(ConnectionFailed):
     """A session lock is wanted and cannot work: a pooler shares sessions, or a group does not share locks."""
 
-    def __init__(self, reason: str) -> None:
+    def __init__(self, reason: str, instead: str | None = None) -> None:
+        """`instead`: what also works, and is not a session lock; None: that of a consumer."""
+        other = "a consumer also works by its lease alone (`--session-lock auto`, `Liveness(session_lock=None)`)"
         super().__init__(
             f"a session lock cannot work here: {reason}: connect to the server itself, or set the pool mode of the "
-            "pooler to session; a consumer also works by its lease alone (`--session-lock auto`, "
-            "`Liveness(session_lock=None)`)"
-        )
-
-
-class SeveralPrimaries(ConnectionFailed):
-    """The server is one of several primaries, and claims of this kind write no row of a job.
-
-    So none of two claims of one job that are made on two primaries would be refused.
-    """
-
-    def __init__(self, table: str, way: str, instead: str) -> None:
-        """`way`: the setting that does not work; `instead`: the options that do."""
-        super().__init__(
-            f"{way} cannot work for table {table!r} here: this server is one of several primaries, which do not see "
-            "each other's locks, so two consumers would work on the same jobs: "
-            f"add {instead}, or let the cluster have a single primary"
-        )
-
-
-class SessionsNotOurs(ClaimjobsError):
-    """Advisory locks cannot work: a pooler shares the session, or other servers of a group do not see its locks."""
-
-    def __init__(self) -> None:
-        super().__init__(
-            "advisory locks cannot work here: such a lock belongs to a session, and a pooler shares sessions, or the "
-            "primaries of a group do not see each other's locks: connect to the server itself, or leave out `locking`; "
-            "if the pooler shares no session, give AdvisoryLocks(behind_pooler=True)"
+            f"pooler to session; {instead or other}"
         )
 
 

@@ -1,11 +1,12 @@
-"""Errors of a table: it is missing, its rows cannot be claimed, or nothing says what happens to its done jobs."""
+"""Errors of a table: it is missing, its rows cannot be claimed, or its columns, its key or a predicate do not fit."""
 
 from __future__ import annotations
 
 import shlex
-from typing import Final
+from collections.abc import Sequence
+from typing import Any, Final
 
-from claimjobs.errors.base import ClaimjobsError, command
+from claimjobs.errors.base import ClaimjobsError, Quote, first_keys, quoted, state_option
 
 
 class UnfitTable(ClaimjobsError):
@@ -14,11 +15,7 @@ class UnfitTable(ClaimjobsError):
 
 _WITHOUT_TABLE = ("jobs", "claimjobs_owners", "claimjobs_queues", "claimjobs_batches")
 """What `claimjobs setup-tables` makes if no table is named."""
-
-
-NAMED_WITH_DOT: Final = (
-    " (the schema is before the last dot; a table with a dot in its own name is described in Python, as a Table)"
-)
+_DOT = " (the schema is before the last dot; a table with a dot in its own name is described in Python, as a Table)"
 
 
 class TableMissing(UnfitTable):
@@ -34,7 +31,7 @@ class TableMissing(UnfitTable):
             hint = f" --table {shlex.quote(within)}"
         super().__init__(
             f"{what}: run `claimjobs setup-tables{hint}`{otherwise}"
-            + (NAMED_WITH_DOT if "." in name and within is None and words is None else "")
+            + (_DOT if "." in name and within is None and words is None else "")
         )
 
 
@@ -46,88 +43,13 @@ def claims_missing(name: str, source: str) -> TableMissing:
 class ClaimsDiffer(UnfitTable):
     """Other consumers of the table record their claims in another way: neither would see the other's claims."""
 
-    def __init__(self, table: str, ours: str, others: int) -> None:
-        """`ours`: "rows" or "batches"; "transaction" for an open transaction, whose claims are row locks."""
-        theirs = "rows" if ours == "batches" else "batches"
-        way, options, step = f"claims={ours!r}", f"--claims {theirs}", f"claims={theirs!r}"
-        if ours == "transaction":
-            way, options, step = "hold='transaction'", f"{options} --hold lease", f"{step}, hold='lease'"
-        reclaim = command(f"reclaim {options}", table)
-        super().__init__(
-            f"table {table!r} has {others} {'owner' if others == 1 else 'owners'} with claims={theirs!r}, whose claims "
-            f"are not seen with {way}: add {options} ({step}), or end those consumers first, and run {reclaim} "
-            "if one of them died"
-        )
-
-
-class LocksDiffer(ClaimsDiffer):
-    """Some consumers of the table claim by lease, and others by a Locking that locks no row: they exclude no claim of
-    each other."""
-
-    def __init__(self, table: str, others: int, *, ours: bool = True) -> None:
-        """`ours`: the Locking is that of this program."""
-        theirs = "with hold='lease'" if ours else "whose Locking locks no rows"
-        here = "a Locking that locks no rows" if ours else "a claim by lease"
-        UnfitTable.__init__(
-            self,
-            f"table {table!r} has {others} {'owner' if others == 1 else 'owners'} {theirs}, and {here} excludes no "
-            "claim of theirs: give all consumers of a table the same hold and locking, or end those consumers first, "
-            "and run `claimjobs reclaim` if one of them died",
-        )
-
-
-class MapsDiffer(ClaimsDiffer):
-    """Other consumers of the table know its key or its states by other columns, or have another side-car, or none:
-    their claims are not seen."""
-
-    def __init__(self, table: str, ours: str, theirs: str, others: int) -> None:
-        UnfitTable.__init__(
-            self,
-            f"table {table!r} has {others} {'owner' if others == 1 else 'owners'} with another map of its columns, "
-            f"or another side-car ({theirs}, and here {ours}), so their claims are not seen: give all consumers of a "
-            "table the same Columns and the same side_car, or end those consumers first, and run `claimjobs reclaim` "
-            "with theirs if one of them died",
-        )
-
 
 class OwnersOutdated(UnfitTable):
     """A table that queues share lacks a column: an earlier version of claimjobs made it, or somebody dropped it."""
 
-    def __init__(self, table: str, column: str) -> None:
-        super().__init__(
-            f"table {table!r} has no column {column!r}, perhaps because an earlier version made it: run `claimjobs "
-            "upgrade-tables`; if that has nothing to do, add the column as `claimjobs setup-tables --sql` prints it"
-        )
-
-
-class TablesNewer(UnfitTable):
-    """A table was made, or upgraded, by a later version of claimjobs."""
-
-    def __init__(self, table: str, version: int, ours: int) -> None:
-        super().__init__(
-            f"table {table!r} has schema {version}, and this version of claimjobs knows schemas up to {ours}: "
-            "upgrade with the later version of claimjobs"
-        )
-
-
-class UpgradeStopped(ClaimjobsError):
-    """A statement of an upgrade was refused. The statements before it are done, and stay."""
-
-    def __init__(self, table: str, statement: str, reason: str) -> None:
-        super().__init__(
-            f"table {table!r} is not upgraded, because the database refused `{statement}` ({reason}): mend that, then "
-            "run `claimjobs upgrade-tables` again"
-        )
-
 
 class TableInUse(ClaimjobsError):
     """DDL did not get its lock on a table in time. All later statements on the table would have waited behind it."""
-
-    def __init__(self, table: str, seconds: float, holder: str) -> None:
-        super().__init__(
-            f"table {table!r} was not free within {seconds:g} s: a lock on it has {holder}; wait for the end of that "
-            "transaction, or end it, then run this again"
-        )
 
 
 class NotClaimable(UnfitTable):
@@ -135,14 +57,6 @@ class NotClaimable(UnfitTable):
 
     def __init__(self, table: str, what: str, step: str) -> None:
         super().__init__(f"table {table!r} {what}: {step}")
-
-
-class OwnTable(UnfitTable):
-    """A table in which claimjobs keeps its own records was named as a table of jobs."""
-
-    def __init__(self, table: str, *, is_side_car: bool = False) -> None:
-        step = ", or for its side-car the user's table and --side-car (side_car=True)" if is_side_car else ""
-        super().__init__(f"table {table!r} has the records of claimjobs itself, and no jobs: name another table{step}")
 
 
 class DoneUndecided(UnfitTable):
@@ -160,8 +74,89 @@ class DoneUndecided(UnfitTable):
 class StillDue(ClaimjobsError):
     """With `on_done="leave"`, too many rows were still due after their handler had returned."""
 
-    def __init__(self, table: str, count: int) -> None:
-        super().__init__(
-            f"{count:,} rows of table {table!r} are still due after their handler: with on_done='leave' it must make "
-            "the queue's predicate false; correct the handler or the predicate, or choose another on_done"
+
+_TYPES: Final = {
+    "status": "VARCHAR(16) NOT NULL DEFAULT 'unclaimed'",
+    "owner_id": "INTEGER",
+    "priority": "INTEGER NOT NULL DEFAULT 0",
+    "attempts": "INTEGER NOT NULL DEFAULT 0",
+    "last_error": "TEXT",
+    "suspect": "INTEGER NOT NULL DEFAULT 0",
+    "assignee": "INTEGER UNIQUE",
+}
+
+
+class ColumnMissing(UnfitTable):
+    """A table lacks a column that an operation needs."""
+
+    def __init__(
+        self, table: str, column: str, purpose: str, quote: Quote = str, *, mapped_as: str | None = None
+    ) -> None:
+        """`mapped_as`: the role for which a map names the column."""
+        # The type of an instant, and its default in UTC, differ between databases.
+        step = (
+            f"run `claimjobs setup-tables --table {shlex.quote(table)}`, which shows the statement that adds it"
+            if column in ("owner_date", "run_at")
+            else f"ALTER TABLE {quoted(table, quote)} ADD COLUMN {quote(column)} {_TYPES.get(column, '...')}"
         )
+        why = f"{purpose} needs: {step}" if mapped_as is None else f"{purpose} names as {mapped_as}: check the map"
+        super().__init__(f"table {table!r} has no column {column!r}, which {why}")
+        self.table = table
+        self.column = column
+
+
+class StateMissing(UnfitTable):
+    """No value of the status column means a state that an operation needs."""
+
+    def __init__(self, table: str, column: str, state: str, purpose: str) -> None:
+        super().__init__(
+            f"no value of column {column!r} of table {table!r} means {state!r}, which {purpose} needs: "
+            f"name one, as in {state_option(state)}"
+        )
+
+
+class ColumnUnfit(UnfitTable):
+    """A column cannot have its role, its state or its name: a claim could not write it, or nobody could read it."""
+
+
+class BadMap(ClaimjobsError, ValueError):
+    """A map of columns cannot be read, or names a role, a state or a choice that does not exist."""
+
+
+class KeyUnfit(UnfitTable):
+    """The key of a table cannot name its jobs: there is none, no index has it, or a row is not found by it again."""
+
+
+def key_unequal(table: str, keys: Sequence[Any]) -> KeyUnfit:
+    """The error for keys that were read, and do not find their rows again."""
+    return KeyUnfit(
+        f"the key {first_keys(keys)} was read from table {table!r}, and no row is found by it: its type does not "
+        "compare equal to what is read of it (FLOAT, an interval, ...), or each UPDATE changes it (a trigger, ON "
+        "UPDATE CURRENT_TIMESTAMP), so no outcome can be written; choose other columns that are unique together as "
+        "Columns(key=...)"
+    )
+
+
+def key_unreadable(table: str, text: str) -> KeyUnfit:
+    """The error for a key that Python, or its driver, cannot hold, so that nothing names the row."""
+    return KeyUnfit(
+        f"the key of a row of table {table!r} cannot be read ({text}), and no claim passes it: correct the row, leave "
+        "it out with a `where`, or choose other columns as Columns(key=...)"
+    )
+
+
+class BadPredicate(ClaimjobsError):
+    """A `where` or an `order_by` is not one whole SQL expression, or the database does not understand it."""
+
+
+def not_understood(reason: str, *, is_order: bool = False) -> BadPredicate:
+    """The error for a predicate, or an order, that the database does not understand."""
+    if is_order:
+        return BadPredicate(
+            f"the database does not understand the order ({reason}): it is the name of a column, `-name` for the "
+            "highest first, or SQL as after ORDER BY; check its columns and quotes"
+        )
+    return BadPredicate(
+        f"the database does not understand the predicate ({reason}): it is SQL as after WHERE, for this table; check "
+        "its columns and quotes"
+    )

@@ -108,7 +108,7 @@ def _state_advice(engine: sa.Engine, roles: ColumnRoles) -> list[str]:
 
 
 def additions(engine: sa.Engine, settings: Settings, wanted: Iterable[str]) -> list[str]:
-    """The statements that add what the table lacks of `ADDABLE`. Raises TableMissing, OwnTable or NotClaimable."""
+    """The statements that add what the table lacks of `ADDABLE`. Raises TableMissing or NotClaimable."""
     given, wanted = settings.map or Columns(), list(dict.fromkeys(wanted))
     with connected(engine) as connection:
         there = resolve(connection, tables_for(settings.table)[0].fullname)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Sequence
 from typing import Final
 
@@ -10,7 +11,7 @@ import sqlalchemy as sa
 from claimjobs.database.error_translation import reason
 from claimjobs.database.transactions import savepoint
 from claimjobs.dialects.error_codes import READ_ONLY
-from claimjobs.errors import ClaimsDiffer, LocksDiffer, MapsDiffer, ReadOnly, session_read_only
+from claimjobs.errors import ClaimsDiffer, ReadOnly, session_read_only
 from claimjobs.lease.registry import OwnerState, read_owners
 from claimjobs.statements import owners
 from claimjobs.table.backend import Backend
@@ -32,16 +33,32 @@ class ClaimsCheck:
         """Raises ClaimsDiffer."""
         seen = filter(_counts, self._owners(connection))
         others = [other for other in seen if not self._ours.agree_with(other.records)]
-        if not others:
-            return
-        name = self._backend.source.name
-        theirs = others[0].records
-        if not (theirs.sees and self._ours.sees):
-            raise LocksDiffer(name, len(others), ours=bool(theirs.sees))
-        if self._has_side_car(theirs) or _is_per_batch(theirs) == _is_per_batch(self._ours):
-            raise MapsDiffer(name, self._ours.sees[0], theirs.sees[0], len(others))
-        ours = "transaction" if self._ours.kind == NOTHING else str(self._ours.kind)
-        raise ClaimsDiffer(name, ours, len(others))
+        if others:
+            difference, step, reclaim = self._difference(others[0].records)
+            raise ClaimsDiffer(
+                f"table {self._backend.source.name!r} has {len(others)} {'owner' if len(others) == 1 else 'owners'} "
+                f"{difference}: {step}, or end those consumers first, and run {reclaim} if one of them died"
+            )
+
+    def _difference(self, theirs: ClaimRecords) -> tuple[str, str, str]:
+        """How their claims differ from ours, the next step, and the command that reclaims the jobs of a dead owner."""
+        ours, reclaim = self._ours, "`claimjobs reclaim`"
+        if not (theirs.sees and ours.sees):
+            who = "with hold='lease'" if theirs.sees else "whose Locking locks no rows"
+            here = "a Locking that locks no rows" if theirs.sees else "a claim by lease"
+            step = "give all consumers of a table the same hold and locking"
+            return f"{who}, and {here} excludes no claim of theirs", step, reclaim
+        if self._has_side_car(theirs) or _is_per_batch(theirs) == _is_per_batch(ours):
+            who = f"with another map of its columns, or another side-car ({theirs.sees[0]}, and here {ours.sees[0]})"
+            step = "give all consumers of a table the same Columns and the same side_car"
+            return f"{who}, so their claims are not seen", step, f"{reclaim} with theirs"
+        claims = "rows" if ours.kind == "batches" else "batches"
+        way, options, python = f"claims={ours.kind!r}", f"--claims {claims}", f"claims={claims!r}"
+        if ours.kind == NOTHING:
+            way, options, python = "hold='transaction'", f"{options} --hold lease", f"{python}, hold='lease'"
+        who = f"with claims={claims!r}, whose claims are not seen with {way}"
+        table = "" if self._backend.source.name == "jobs" else f" --table {shlex.quote(self._backend.source.name)}"
+        return who, f"add {options} ({python})", f"`claimjobs reclaim {options}{table}`"
 
     def _has_side_car(self, theirs: ClaimRecords) -> bool:
         """Whether one of the two has a side-car: another way to claim would not help."""

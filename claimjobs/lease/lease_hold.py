@@ -29,7 +29,6 @@ from claimjobs.errors import (
     ClaimRefused,
     CrossedFork,
     OutcomeRefused,
-    OwnerDeclaredDead,
     SettleFailed,
     WriteSwallowed,
     key_unequal,
@@ -174,7 +173,8 @@ class LeaseHold(Hold):
                 raise
             else:
                 return request, claimed
-        raise OwnerDeclaredDead(self._backend.roles.name, OWNER_IDS)
+        says = f"this owner of jobs of table {self._backend.roles.name!r} was declared dead {OWNER_IDS} times in a row"
+        raise ClaimjobsError(f"{says}: give it a longer lease, or find out who declares it dead (another clock?)")
 
     def _raise_if_refused(self, error: sa.exc.DBAPIError) -> None:
         """Raises ClaimRefused where what a claim writes is refused; a `where` can end in some of these errors, too."""

@@ -116,7 +116,7 @@ class OwnerRow:
         self._has_left = True
 
     def require_primary(self, connection: sa.Connection) -> None:
-        """Raises SeveralPrimaries if claims of this owner are not safe on the server of a new connection."""
+        """Raises ServerUnfit if claims of this owner are not safe on the server of a new connection."""
         self._backend.check_primaries(connection)
 
     def register(self, connection: sa.Connection) -> None:

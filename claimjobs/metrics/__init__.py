@@ -27,4 +27,4 @@ def require_prometheus_client() -> None:
     try:
         import prometheus_client  # noqa: F401, PLC0415
     except ModuleNotFoundError as error:
-        raise ExtraMissing("metrics", "prometheus_client") from error
+        raise ExtraMissing("prometheus_client is not installed: run `pip install 'claimjobs[metrics]'`") from error

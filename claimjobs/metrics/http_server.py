@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any, Final
 
-from claimjobs.errors import PortUnusable
+from claimjobs.errors import ClaimjobsError
 from claimjobs.log_events import REQUEST_FAILED
 
 TIME_LIMIT: Final = 5.0
@@ -48,11 +48,12 @@ class HttpServer:
     """
 
     def __init__(self, host: str, port: int, pages: Sequence[Page]) -> None:
-        """Raises PortUnusable. Port 0: any free port, see `port`."""
+        """Raises ClaimjobsError if the port cannot be used. Port 0: any free port, see `port`."""
         try:
             self._server = _Server(host, port, {page.path: page for page in pages})
         except (OSError, OverflowError) as error:
-            raise PortUnusable(host, port, str(error)) from error
+            says = f"port {port} of {host} cannot be listened on ({error}): choose another port or address"
+            raise ClaimjobsError(says) from error
         self.port: int = self._server.server_address[1]
         self._thread = threading.Thread(target=self._server.serve_forever, args=(0.1,), name="http", daemon=True)
 

@@ -21,7 +21,7 @@ from claimjobs.database.session_sharing import require_session_lock
 from claimjobs.database.transactions import commits_by_itself
 from claimjobs.enqueue.enqueuer import Enqueuer
 from claimjobs.enqueue.notifier import Notifier
-from claimjobs.errors import CrossedFork, DoneUndecided, PoolUnfit
+from claimjobs.errors import BadArgument, CrossedFork, DoneUndecided
 from claimjobs.lease.checks import ClaimsCheck
 from claimjobs.lease.reaper import Reaper
 from claimjobs.log_events import COMMENTS_LOST
@@ -94,11 +94,11 @@ class Access:
                 yield connection
 
     def check_connections(self) -> None:
-        """Raise PoolUnfit if the engine gives a connection to a second user while the first one uses it; SessionsShared
-        if `session_lock=True` is set, and no session can keep a lock for this Queue.
+        """Raise BadArgument if the engine gives a connection to a second user while the first one uses it, and
+        SessionsShared if `session_lock=True` is set, and no session can keep a lock for this Queue.
         """
         if isinstance(self.engine.pool, (sa.pool.StaticPool, sa.pool.SingletonThreadPool)):
-            raise PoolUnfit(
+            raise BadArgument(
                 f"a {type(self.engine.pool).__name__} gives one connection to two users at a time, so two transactions "
                 "would be one: make the engine without `poolclass`, or with `poolclass=NullPool`"
             )

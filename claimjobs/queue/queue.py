@@ -149,7 +149,7 @@ class Queue:
         commit wakes idle consumers.
 
         With a Connection, Session or scoped_session the rows are part of its transaction, and you commit; without one
-        all rows are committed here, or none. Raises NoTransaction for any other object, such as an AsyncSession, and
+        all rows are committed here, or none. Raises BadArgument for any other object, such as an AsyncSession, and
         for a connection in AUTOCOMMIT, before anything is sent.
 
         Raises BadRow with the number of the first row that does not fit. The rows before it stay in your transaction:
@@ -157,7 +157,7 @@ class Queue:
         enqueued. An error that may be about every row, such as one of a trigger, is raised if it refuses the first five
         rows, or all: `on_bad` is not called for these. A time limit of the server is raised, too: it is no row's fault.
 
-        `unique` names columns with a unique index (else NotUnique). Rows whose values of them are in the table already,
+        `unique` names columns with a unique index (else UnfitTable). Rows whose values of them are in the table,
         in any state, are left out, also if another transaction is about to commit them. Without a connection, conflicts
         with such a transaction are tried again here; with one they may raise, like any conflict of your transaction.
         """

@@ -7,7 +7,7 @@ import os
 import sys
 from typing import Any
 
-from claimjobs.errors import FolderGone, ReferenceNotFound
+from claimjobs.errors import FOLDER_GONE, ClaimjobsError, ReferenceNotFound
 from claimjobs.log_records import enable_loggers
 
 
@@ -40,7 +40,7 @@ def _module(reference: str, name: str) -> Any:
     try:
         here = os.getcwd()
     except FileNotFoundError:
-        raise FolderGone from None
+        raise ClaimjobsError(FOLDER_GONE) from None
     if here not in sys.path:
         sys.path.insert(0, here)
     try:

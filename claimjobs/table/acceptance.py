@@ -17,15 +17,13 @@ from claimjobs.errors import (
     ColumnUnfit,
     KeyUnfit,
     NotClaimable,
-    OwnTable,
     column_option,
-    reserved_name,
     state_option,
 )
 from claimjobs.options import SIDE_CAR
 from claimjobs.table.columns import ROLES
 from claimjobs.table.ddl import add_column
-from claimjobs.table.definitions import LAST_OWNER, MADE_BY, OWN_TABLES, job_table
+from claimjobs.table.definitions import LAST_OWNER, MADE_BY, OWN_TABLES, job_table, reserved_name
 from claimjobs.table.job_state import Column
 from claimjobs.table.reflection import columns_in_database
 from claimjobs.table.roles import ColumnRoles
@@ -55,14 +53,16 @@ _BITS: Final = {"TINYINT": 8, "SMALLINT": 16, "MEDIUMINT": 24, "INTEGER": 32, "s
 
 
 def check_no_own(table: sa.Table) -> None:
-    """Check that this is no table in which claimjobs keeps its own records. Raises OwnTable.
+    """Check that this is no table in which claimjobs keeps its own records. Raises NotClaimable.
 
     A side-car is known by its name, its comment and a column that only tables of jobs have.
     """
+    what, step = "has the records of claimjobs itself, and no jobs", "name another table"
     if table.name in OWN_TABLES:
-        raise OwnTable(table.fullname)
+        raise NotClaimable(table.fullname, what, step)
     if table.name.endswith(SIDE_CAR) and MADE_BY in (table.comment or "") and "priority" not in table.c:
-        raise OwnTable(table.fullname, is_side_car=True)
+        step += ", or for its side-car the user's table and --side-car (side_car=True)"
+        raise NotClaimable(table.fullname, what, step)
 
 
 def check_table(connection: sa.Connection, dialect: Dialect, table: sa.Table) -> None:

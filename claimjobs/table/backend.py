@@ -15,7 +15,7 @@ from claimjobs.errors import (
     AccessDenied,
     ColumnMissing,
     OwnersOutdated,
-    SeveralPrimaries,
+    ServerUnfit,
     TableMissing,
     claims_missing,
     not_consumer,
@@ -81,18 +81,23 @@ class Backend:
         return TablesInUse(self.dialect, (self.source.table, self.owners), side_car, self.source.depend_on_zone)
 
     def check_primaries(self, connection: sa.Connection) -> None:
-        """Raises SeveralPrimaries if two primaries would let two claims of one job pass.
+        """Raises ServerUnfit if two primaries would let two claims of one job pass.
 
         A claim that writes the row of its job, or a row with its key, is safe: one of two such commits is refused. A
         batch and an open transaction protect their jobs by locks, which other primaries do not see.
         """
-        way = None
         if not self.by_lease:
-            way = ("hold='transaction'", "--hold lease (hold='lease')")
+            way, instead = "hold='transaction'", "hold lease (hold='lease')"
         elif self.roles.batches is not None:
-            way = ("claims='batches'", "--claims rows (claims='rows')")
-        if way and self.dialect.sessions.is_one_of_several_primaries(connection):
-            raise SeveralPrimaries(self.source.name, *way)
+            way, instead = "claims='batches'", "claims rows (claims='rows')"
+        else:
+            return
+        if self.dialect.sessions.is_one_of_several_primaries(connection):
+            raise ServerUnfit(
+                f"{way} cannot work for table {self.source.name!r} here: this server is one of several primaries, "
+                "which do not see each other's locks, so two consumers would work on the same jobs: "
+                f"add --{instead}, or let the cluster have a single primary"
+            )
 
 
 def inspect_table(
@@ -219,6 +224,10 @@ def _shared(connection: sa.Connection, backend: Backend, table: sa.Table) -> sa.
     try:
         return resolve(connection, table.to_metadata(sa.MetaData(), schema=backend.schema))
     except ColumnMissing as missing:
-        raise OwnersOutdated(table.fullname, missing.column) from None
+        raise OwnersOutdated(
+            f"table {table.fullname!r} has no column {missing.column!r}, perhaps because an earlier version made it: "
+            "run `claimjobs upgrade-tables`; if that has nothing to do, add the column as `claimjobs setup-tables "
+            "--sql` prints it"
+        ) from None
     except TableMissing:
         raise TableMissing(table.fullname, within=backend.source.name) from None

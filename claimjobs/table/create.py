@@ -43,7 +43,7 @@ class DropPlan:
 def tables_for(table: TableLike) -> list[sa.Table]:
     """The tables that a queue needs: its jobs (for a name, with the article's columns), and those that all share.
 
-    Raises OwnTable.
+    Raises NotClaimable for a table of our own.
     """
     if isinstance(table, str):
         schema, _, bare = table.rpartition(".")
@@ -230,7 +230,11 @@ def _altering(engine: sa.Engine, dialect: Dialect, table: sa.Table) -> Iterator[
                 "or give the output of `claimjobs setup-tables --sql` (`upgrade-tables --sql`) to somebody who has it"
             ) from error
         if dialect.errors.transient_kind(error) == "lock timeout":
-            raise TableInUse(table.fullname, LOCK_TIMEOUT, _holder(engine, dialect, table)) from error
+            raise TableInUse(
+                f"table {table.fullname!r} was not free within {LOCK_TIMEOUT:g} s: a lock on it has "
+                f"{_holder(engine, dialect, table)}; wait for the end of that transaction, or end it, then run this "
+                "again"
+            ) from error
         raise
 
 

@@ -11,7 +11,7 @@ from typing import Any, Final
 import sqlalchemy as sa
 
 from claimjobs.dialects.types import Instant, WholeSecond, database_now, exact_text, json_document, table_options
-from claimjobs.errors import not_unique_by, reserved_name
+from claimjobs.errors import BadArgument, ColumnUnfit
 from claimjobs.table.columns import OURS, STATES, UNCLAIMED, Columns
 
 DEFAULT_TABLE: Final = "jobs"
@@ -104,6 +104,22 @@ def job_table(
     found = (columns.status, columns.priority, *table.primary_key, columns.run_at, columns.suspect)
     sa.Index(f"{name}_claim", *found)
     return table
+
+
+def reserved_name(table: str, column: str) -> ColumnUnfit:
+    """The error for a column that has the name of a column of claimjobs, or of a parameter."""
+    return ColumnUnfit(
+        f"column {column!r} of table {table!r} has a name that claimjobs uses for a column or a parameter of its own: "
+        "rename it"
+    )
+
+
+def not_unique_by(table: str, column: str) -> BadArgument:
+    """The error for a unique key that would not keep its value, because claimjobs writes the column."""
+    return BadArgument(
+        f"jobs of table {table!r} cannot be unique by {column!r}, which claimjobs changes when it claims or retries a "
+        "job: name columns of their payload"
+    )
 
 
 def article_table(name: str = DEFAULT_TABLE, metadata: sa.MetaData | None = None, **options: Any) -> sa.Table:

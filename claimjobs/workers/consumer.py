@@ -83,7 +83,9 @@ def consume(
         observer.settled(batch)
         fruitless = fruitless + 1 if failure is not None and _is_fruitless(queue, batch, failure) else 0
         if failure is not None and fruitless >= FRUITLESS and (queue.draining or isinstance(failure, LASTING)):
-            raise NothingDone(fruitless, _why(failure, queue.roles)) from failure
+            why = _why(failure, queue.roles)
+            says = f"no job of {fruitless} batches in a row was done, the last time because of this: {why}"
+            raise NothingDone(says) from failure
 
 
 def _settled(queue: Queue, batch: Batch, handler: Handler, observer: BatchObserver) -> BaseException | None:

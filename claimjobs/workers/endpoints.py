@@ -34,7 +34,7 @@ class Endpoints:
 
     @contextlib.contextmanager
     def served(self, supervisor: Supervisor, plan: Plan) -> Iterator[None]:
-        """Serve while the block lasts. The ports are taken at once. Raises PortUnusable or ExtraMissing."""
+        """Serve while the block lasts. The ports are taken at once. Raises ClaimjobsError or ExtraMissing."""
         queue = plan.queue()
         name = queue.table.fullname
         reader = BacklogReader(queue, name)

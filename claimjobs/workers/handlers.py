@@ -8,8 +8,8 @@ from collections.abc import Callable
 from typing import Any, Literal
 
 from claimjobs.batch.batch import Batch
-from claimjobs.callables import deferred, unfinished
-from claimjobs.errors import BadHandler, NothingDecided, unfinished_handler
+from claimjobs.callables import deferred, require_finished
+from claimjobs.errors import BadHandler, NothingDecided
 from claimjobs.job import Job
 from claimjobs.signals import Cancelled
 
@@ -32,9 +32,12 @@ class BatchHandler(Handler):
 
     def handle(self, batch: Batch) -> None:
         """Call the function. Raises NothingDecided if no job has an outcome then, and BadHandler."""
-        _check_finished(self._function(batch), self._name)
+        require_finished(self._function(batch), self._name)
         if len(batch.undecided) == len(batch):
-            raise NothingDecided(self._name)
+            raise NothingDecided(
+                f"{self._name} returned without an outcome for any job, so all were released: loop over the batch, or "
+                "call `batch.done()`"
+            )
 
 
 class JobHandler(Handler):
@@ -48,7 +51,7 @@ class JobHandler(Handler):
         for job in batch:
             given = {"connection": batch.connection} if self._connected else {}
             try:
-                _check_finished(self._function(job, **given), self._name)
+                require_finished(self._function(job, **given), self._name)
             except Cancelled:
                 raise
             except BaseException as error:
@@ -133,9 +136,3 @@ def _check_parameters(function: Any, name: str, first: Per, *more: str) -> None:
             f"handler {name!r} has the parameters {signature}, and is called with ({call}): {error}; "
             "give every other parameter a default"
         ) from None
-
-
-def _check_finished(result: object, name: str) -> None:
-    kind = unfinished(result)
-    if kind is not None:
-        raise unfinished_handler(name, kind)

@@ -9,7 +9,7 @@ from typing import Final
 import sqlalchemy as sa
 
 from claimjobs.dialects.inspection import Finding
-from claimjobs.errors import ClaimjobsError, FolderGone
+from claimjobs.errors import FOLDER_GONE, ClaimjobsError
 from claimjobs.log_events import FINDING
 from claimjobs.queue.queue import Queue
 
@@ -22,11 +22,11 @@ log = logging.getLogger("claimjobs.start_checks")
 
 
 def require_folder() -> None:
-    """Raise FolderGone if the working folder was deleted: a process that is spawned begins there."""
+    """Raise ClaimjobsError if the working folder was deleted: a process that is spawned begins there."""
     try:
         os.getcwd()
     except FileNotFoundError:
-        raise FolderGone from None
+        raise ClaimjobsError(FOLDER_GONE) from None
 
 
 def log_findings(queue: Queue) -> None:

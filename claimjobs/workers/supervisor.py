@@ -15,7 +15,7 @@ from typing import Any, Final
 import sqlalchemy as sa
 
 from claimjobs.admin.stats import Retries
-from claimjobs.errors import ClaimjobsError, FolderGone
+from claimjobs.errors import FOLDER_GONE, ClaimjobsError
 from claimjobs.log_events import (
     OUTPUT_FAILED,
     PROCESS_REFUSED,
@@ -202,7 +202,7 @@ class Supervisor:
         try:
             child.start()
         except FileNotFoundError:
-            self._give_up(child, GaveUp("folder", str(FolderGone()), at_once=False))
+            self._give_up(child, GaveUp("folder", FOLDER_GONE, at_once=False))
             return False
         except OSError as error:
             child.was_ready = True  # the run's clock does not wait for it

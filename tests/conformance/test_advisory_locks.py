@@ -14,7 +14,7 @@ import sqlalchemy as sa
 from claimjobs import Columns, Queue
 from claimjobs.contrib.advisory_locks import AdvisoryLocks
 from claimjobs.dialects import Dialect
-from claimjobs.errors import BadPredicate, BatchRolledBack, NoOpenTransaction, SessionsNotOurs
+from claimjobs.errors import BadPredicate, BatchRolledBack, NoOpenTransaction, SessionsShared
 from claimjobs.lease.transaction_hold import TransactionHold
 from claimjobs.signals import Cancelled
 from claimjobs.table.definitions import article_table
@@ -372,7 +372,7 @@ def test_an_error_in_letting_go_ends_the_session_and_with_it_the_locks(backend: 
 def test_where_sessions_may_be_shared_a_claim_says_so(backend: Backend) -> None:
     queue = advisory(backend, dialect=not_ours(backend.dialect))
     queue.enqueue(jobs(1))
-    with pytest.raises(SessionsNotOurs, match="behind_pooler=True"):
+    with pytest.raises(SessionsShared, match="behind_pooler=True"):
         queue.claim()
     trusting = advisory(backend, dialect=not_ours(backend.dialect), locking=AdvisoryLocks(behind_pooler=True))
     with trusting.claim() as batch:

@@ -16,7 +16,7 @@ import pytest
 import sqlalchemy as sa
 
 from claimjobs import Assignment, Assignments, Columns
-from claimjobs.errors import BadArgument, BadPredicate, ColumnMissing, ColumnUnfit, CrossedFork, NotUnique
+from claimjobs.errors import BadArgument, BadPredicate, ColumnMissing, ColumnUnfit, CrossedFork, UnfitTable
 from claimjobs.options import Liveness
 from claimjobs.statements import assign as statements
 from claimjobs.statements.find import Selection
@@ -377,7 +377,7 @@ def test_without_a_unique_index_nothing_is_assigned(backend: Backend) -> None:
     backend.run("create table task_pool (taskid int primary key, tid int)")
     fill(backend, "task_pool", "taskid", 1)
     tasks = another(backend)
-    with pytest.raises(NotUnique, match="tid") as raised:
+    with pytest.raises(UnfitTable, match="tid") as raised:
         tasks.assign(7)
     backend.run(str(raised.value).partition(": ")[2])
     assert told(tasks.assign(7)) == ("assigned", 1)
@@ -386,7 +386,7 @@ def test_without_a_unique_index_nothing_is_assigned(backend: Backend) -> None:
 def test_a_key_that_is_not_unique_holds_no_pair(backend: Backend) -> None:
     backend.run("create table task_pool (taskid int, tid int unique)")
     backend.run("create index task on task_pool (taskid)")
-    with pytest.raises(NotUnique, match="taskid"):
+    with pytest.raises(UnfitTable, match="taskid"):
         another(backend).pair({"tid": 1, "taskid": 2})
 
 

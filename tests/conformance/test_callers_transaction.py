@@ -13,7 +13,7 @@ from sqlalchemy.ext.asyncio import AsyncSession, create_async_engine
 from sqlalchemy.orm import Session, scoped_session, sessionmaker
 
 from claimjobs import Ledger
-from claimjobs.errors import BadRow, NoTransaction
+from claimjobs.errors import BadArgument, BadRow
 from tests.backends import Backend
 from tests.conformance.jobs import counted, jobs
 
@@ -52,9 +52,9 @@ def test_nothing_is_sent_through_what_has_no_transaction_that_the_caller_commits
     queue.check()
     for make, message in WITHOUT_TRANSACTION.values():
         with closed_afterwards(make(database.engine)) as given, counted(database.engine) as sent:
-            with pytest.raises(NoTransaction, match=message):
+            with pytest.raises(BadArgument, match=message):
                 queue.enqueue(jobs(2), given)
-            with pytest.raises(NoTransaction, match=message):
+            with pytest.raises(BadArgument, match=message):
                 Ledger("emails").once(given, 7)
             assert not sent
     assert not database.rows()

@@ -8,7 +8,7 @@ import pytest
 import sqlalchemy as sa
 
 from claimjobs import Columns, SideCar, job_table, make, side_car_tables
-from claimjobs.errors import ClaimsDiffer, MapsDiffer
+from claimjobs.errors import ClaimsDiffer
 from claimjobs.table.definitions import BATCHES_TABLE
 from tests.backends import Backend
 from tests.conformance.jobs import jobs
@@ -47,7 +47,7 @@ def test_consumers_with_two_keys_of_one_table_refuse_each_other(backend: Backend
     one.enqueue({"nr": 1_000 + n} for n in range(5))
     with one.claim(2) as batch:
         for use in (other.claim, other.reclaim, other.stats):
-            with pytest.raises(MapsDiffer, match=r'jobs\' has 1 owner with another map .*"id".* here .*"nr"'):
+            with pytest.raises(ClaimsDiffer, match=r'jobs\' has 1 owner with another map .*"id".* here .*"nr"'):
                 use()
         assert [seen.id for seen in one.stats().owners] == [one.owner_id]
         batch.done()
@@ -72,7 +72,7 @@ def test_a_claim_by_transaction_with_another_map_is_refused_beside_claims_in_row
     other = backend.bare_queue(
         "jobs", columns=Columns(status=None, owner_id=None), hold="transaction", on_done="delete"
     )
-    with pytest.raises(MapsDiffer):
+    with pytest.raises(ClaimsDiffer):
         other.claim(1)
 
 

@@ -6,7 +6,7 @@ import pytest
 import sqlalchemy as sa
 
 from claimjobs import Queue
-from claimjobs.errors import PoolUnfit, ServerUnreachable
+from claimjobs.errors import BadArgument, ClaimjobsError, ServerUnreachable
 from claimjobs.options import HoldKind, Liveness
 from servers.proxy import Proxy
 from tests.backends import Backend
@@ -235,7 +235,7 @@ def test_a_pool_that_gives_one_connection_to_two_users_is_refused(anywhere: Back
         queue = anywhere.queue(bind=engine, hold=hold)
         queue.enqueue(jobs(1))
         for claim in (queue.claim, queue.check):
-            with pytest.raises(PoolUnfit, match=f"a {pool.__name__} gives one connection to two users"):
+            with pytest.raises(BadArgument, match=f"a {pool.__name__} gives one connection to two users"):
                 claim()
 
 
@@ -245,6 +245,6 @@ def test_a_pool_that_is_too_small_is_named(anywhere: Backend, hold: HoldKind) ->
     queue = anywhere.queue(bind=engine, hold=hold)
     queue.enqueue(jobs(2))
     with queue.claim(1) as batch:
-        with pytest.raises(PoolUnfit, match=r"Pool size: 1 .* raise pool_size or max_overflow"):
+        with pytest.raises(ClaimjobsError, match=r"Pool size: 1 .* raise pool_size or max_overflow"):
             queue.stats()
         batch.done()

@@ -22,10 +22,10 @@ from claimjobs.errors import (
     ClaimjobsError,
     ColumnMissing,
     KeyUnfit,
-    NotUnique,
     ServerUnfit,
     ServerUnreachable,
     TableMissing,
+    UnfitTable,
     UnknownDatabase,
 )
 from claimjobs.explain.diagnosis import advice, checked_roles
@@ -305,9 +305,9 @@ def test_the_statement_in_the_complaint_can_be_run_whatever_the_names(backend: B
     mended(Queue.check, KeyUnfit, columns=Columns(key="group"))
     columns = Columns(key="Nr", owner_id=None, assignee="owner_id")
     tasks = backend.assignments("Order", columns=columns)
-    backend.run(failure(lambda: tasks.unassign(1), NotUnique).partition(": ")[2])
+    backend.run(failure(lambda: tasks.unassign(1), UnfitTable).partition(": ")[2])
     backend.assignments("Order", columns=columns).unassign(1)
-    mended(lambda queue: queue.enqueue([], unique=("Nr", "group")), NotUnique, columns=Columns())
+    mended(lambda queue: queue.enqueue([], unique=("Nr", "group")), UnfitTable, columns=Columns())
 
 
 def step_in(complaint: str, column: str, backend: Backend) -> str:

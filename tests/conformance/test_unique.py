@@ -16,7 +16,7 @@ from benchmarks.crew import SPAWN, Worker, gather
 from claimjobs import Queue, job_table
 from claimjobs.enqueue.enqueuer import Insert
 from claimjobs.enqueue.rows import Chunk
-from claimjobs.errors import BadArgument, BadRow, ColumnMissing, NotUnique
+from claimjobs.errors import BadArgument, BadRow, ColumnMissing, UnfitTable
 from tests.backends import Backend
 from tests.conformance.jobs import counted
 from tests.conformance.sender import VISITS, send
@@ -199,7 +199,7 @@ def test_other_errors_of_a_row_are_not_swallowed(backend: Backend, bad: dict[str
 
 def test_without_a_unique_index_the_statement_that_adds_it_is_told(backend: Backend) -> None:
     queue = backend.queue()
-    with pytest.raises(NotUnique, match="has no unique index over d, e, ") as error:
+    with pytest.raises(UnfitTable, match="has no unique index over d, e, ") as error:
         queue.enqueue({"d": "a", "e": "b"}, unique=("d", "e"))
     assert backend.rows() == []
     backend.run(str(error.value).rpartition(": ")[2])
@@ -209,7 +209,7 @@ def test_without_a_unique_index_the_statement_that_adds_it_is_told(backend: Back
 def test_an_index_over_other_columns_is_not_enough(backend: Backend) -> None:
     queue = backend.queue(VISITS)
     for columns in ("customer", ("customer", "day", "note")):
-        with pytest.raises(NotUnique):
+        with pytest.raises(UnfitTable):
             queue.enqueue(visits("ada"), unique=columns)
 
 
@@ -217,7 +217,7 @@ def test_an_index_over_other_columns_is_not_enough(backend: Backend) -> None:
 def test_an_index_that_holds_some_rows_only_is_not_enough(backend: Backend) -> None:
     backend.make()
     backend.run("CREATE UNIQUE INDEX waiting ON jobs (d) WHERE status = 'unclaimed'")
-    with pytest.raises(NotUnique):
+    with pytest.raises(UnfitTable):
         backend.queue().enqueue({"d": "a", "e": "b"}, unique="d")
 
 

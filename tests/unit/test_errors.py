@@ -13,67 +13,49 @@ from typing import Any
 import pytest
 
 from claimjobs import errors
+from claimjobs.claim.candidates import key_not_unique
+from claimjobs.table import definitions
 
 ROOT = Path(__file__).parents[2]
 GIVEN: dict[str, tuple[Any, ...]] = {
     "TableMissing": ("emails",),
     "ColumnMissing": ("emails", "run_at", "retrying"),
-    "MapsDiffer": ("jobs", '{"batches": ["id"]}', '{"batches": ["nr"]}', 1),
-    "LocksDiffer": ("emails", 2),
-    "ClaimsDiffer": ("emails", "batches", 2),
-    "TablesNewer": ("emails", 3, 2),
-    "UpgradeStopped": ("emails", "ALTER TABLE emails", "duplicate column"),
-    "TableInUse": ("emails", 2, "session 7 (shop, pg_dump)"),
-    "OwnersOutdated": ("claimjobs_owners", "beat"),
     "StateMissing": ("emails", "status", "dead", "keeping dead jobs"),
     "NotClaimable": ("emails", "is stored by MyISAM", "ALTER TABLE emails ENGINE=InnoDB"),
-    "OwnTable": ("claimjobs_owners",),
     "WriteSwallowed": ("emails", "the settle", (3, 5), [7]),
     "OutcomeRefused": ("emails", {7: "violates check constraint"}, 4),
     "ClaimRefused": ("emails", "violates check constraint"),
     "SettleFailed": ("emails", 5, "permission denied"),
-    "OwnerDeclaredDead": ("emails", 5),
     "RowsRefused": ("emails", "deleting a dead job", {7: "violates foreign key constraint"}, 4),
     "Unreadable": (7, "due", "'infinity', date"),
     "StatementTimedOut": ("canceling statement due to statement timeout",),
-    "SessionsNotOurs": (),
-    "SeveralPrimaries": ("emails", "claims='batches'", "--claims rows (claims='rows')"),
     "SessionsShared": ("another client gets session 7",),
     "ReadOnly": ("emails", "cannot execute UPDATE in a read-only transaction"),
     "NoOpenTransaction": ("is held by lease",),
     "BatchRolledBack": ("deadlock",),
     "CrossedFork": (),
-    "FolderGone": (),
-    "NothingDecided": ("shop:send",),
-    "ExtraMissing": ("metrics", "prometheus_client"),
-    "PortUnusable": ("127.0.0.1", 80, "Permission denied"),
-    "NoTransaction": ("an object of sqlalchemy.engine.base.Engine", "give a Connection"),
     "DoneUndecided": ("rental",),
-    "StillDue": ("rental", 1_001),
-    "NothingDone": (5, "the handler decided nothing: loop over the batch"),
     "ReferenceNotFound": ("shop:sned", "no such attribute"),
 }
 MADE: tuple[Exception, ...] = (
     errors.TableMissing("app.claimjobs_owners", within="app.jobs"),
     errors.claims_missing("emails_claims", "emails"),
     errors.not_consumer("emails", "permission denied", "SELECT on emails"),
-    errors.reserved_name("emails", "claimjobs_me"),
-    errors.key_not_unique("emails"),
+    definitions.reserved_name("emails", "claimjobs_me"),
+    key_not_unique("emails"),
     errors.key_unequal("emails", [0.1]),
     errors.key_unreadable("emails", "'infinity', date"),
-    errors.key_index_gone("emails", "Key 'by_a' does not exist"),
-    errors.not_unique_by("emails", "status"),
+    definitions.not_unique_by("emails", "status"),
     errors.session_read_only("emails", "transaction_read_only = on", "SET SESSION TRANSACTION READ WRITE"),
     errors.setting_unfit("sql_safe_updates = 1", "SET SESSION sql_safe_updates = 0"),
     errors.not_understood("no such column"),
     errors.not_understood("no such column", is_order=True),
-    errors.unfinished_handler("shop:send", "a coroutine"),
 )
 NEXT_STEP = (
     "upgrade|run `|check |ALTER TABLE|add one|give a|claim another|put the work in|make a Queue|loop over|choose|set "
     "|name |make |write |see `|CREATE UNIQUE INDEX|let it do|return '|call its|pip install|drop it|raise pool_size"
     "|rename it|a queue of its own|change the|mend |correct |give [{`-]|give it|give this|give every"
-    "|delete the row|add --|add client|leave out |wait for "
+    "|delete the row|add --|add client|leave out |wait for |end those consumers"
 )
 ONLY_LOGGED = ("f'no answer within {seconds:g} s",)
 CLASSES = [kind for _, kind in inspect.getmembers(errors, inspect.isclass) if issubclass(kind, errors.ClaimjobsError)]
@@ -132,7 +114,7 @@ def test_a_row_that_does_not_fit_can_be_asked_for_its_number() -> None:
     "error",
     [
         errors.BadRow(7, "too long", {"d": "x"}),
-        errors.FolderGone(),
+        errors.CrossedFork(),
         errors.TableMissing("x"),
         errors.BadArgument("no number: give one"),
     ],
