@@ -67,10 +67,6 @@ class TableRules:
         """The table's comment in the database."""
         return inspector.get_table_comment(table.name, schema=table.schema)["text"]
 
-    def hidden_key(self, connection: sa.Connection, table: sa.Table) -> str | None:
-        """The statement that shows a primary key which the server hides from this session; None if there is none."""
-        return None
-
     def changed_by_each_update(self, connection: sa.Connection, table: sa.Table) -> Mapping[str, str]:
         """The columns that the server writes at each UPDATE of their row, each with the clause that says so."""
         return {}

@@ -74,19 +74,19 @@ class Enqueuer:
         With `unique`, our own transaction is tried again after a conflict with another producer.
         """
         several = self._with_trace_context([rows] if isinstance(rows, Mapping) else rows)
-        told: set[int] = set()
+        reported: set[int] = set()
         if caller is not None:
             connection = connection_in(caller)
-            count = self._insert(connection, on_bad, unique, told=told).insert_all(several)
+            count = self._insert(connection, on_bad, unique, reported=reported).insert_all(several)
             self.notifier.wake_after_commit(connection, count)
             return count
         if not unique:
-            return self._insert_and_commit(several, on_bad, unique, told=told)
+            return self._insert_and_commit(several, on_bad, unique, reported=reported)
         repeatable = RepeatableRows(several)
         backoff, deadline = Backoff(FIRST_PAUSE, LONGEST_PAUSE, least=0.0), time.monotonic() + self._patience
         while True:
             try:
-                return self._insert_and_commit(repeatable, on_bad, unique, told=told)
+                return self._insert_and_commit(repeatable, on_bad, unique, reported=reported)
             except sa.exc.DBAPIError as error:
                 kind = self._dialect.errors.transient_kind(error)
                 if repeatable.broken or kind not in CONFLICTS:
@@ -106,12 +106,12 @@ class Enqueuer:
         return [{**default, **row} for row in rows] if _is_single(rows) else ({**default, **row} for row in rows)
 
     def _insert_and_commit(
-        self, rows: Iterable[Row], on_bad: OnBad | None, unique: tuple[str, ...], *, told: set[int]
+        self, rows: Iterable[Row], on_bad: OnBad | None, unique: tuple[str, ...], *, reported: set[int]
     ) -> int:
         with connected(self._engine) as own:
             if level := self._level(own, is_single=_is_single(rows), rereads=bool(unique)):
                 own.execution_options(isolation_level=level)
-            count = self._insert(own, on_bad, unique, told=told).insert_all(rows)
+            count = self._insert(own, on_bad, unique, reported=reported).insert_all(rows)
             own.commit()
             if level != AUTOCOMMIT and self._dialect.switches_autocommit_freely:
                 with suppress(sa.exc.DBAPIError), raised_as_sqlalchemy_does(own):  # the rows are committed
@@ -131,14 +131,14 @@ class Enqueuer:
         return isolation if unfit or commits_by_itself(own, unknown=True) else None
 
     def _insert(
-        self, connection: sa.Connection, on_bad: OnBad | None, unique: tuple[str, ...], *, told: set[int]
+        self, connection: sa.Connection, on_bad: OnBad | None, unique: tuple[str, ...], *, reported: set[int]
     ) -> Insert:
         key = None
         if unique:
             if unique not in self._keys:
                 self._keys[unique] = UniqueKey(connection, self._roles, unique, self._dialect)
             key = self._keys[unique]
-        return Insert(connection, self._roles, self._dialect, key, on_bad=on_bad, told=told)
+        return Insert(connection, self._roles, self._dialect, key, on_bad=on_bad, reported=reported)
 
 
 def _is_single(rows: Iterable[Row]) -> bool:
@@ -157,14 +157,14 @@ class Insert:
         key: UniqueKey | None,
         *,
         on_bad: OnBad | None,
-        told: set[int],
+        reported: set[int],
     ) -> None:
         """`key`: rows whose unique key is in the table are left out. `on_bad` is called for each row that does not fit,
-        unless its number is in `told`; None: the first one raises its BadRow.
+        unless its number is in `reported`; None: the first one raises its BadRow.
         """
         self._connection = connection
         self._roles, self._table, self._dialect, self._key = roles, roles.table, dialect, key
-        self._on_bad, self._told = on_bad, told
+        self._on_bad, self._reported = on_bad, reported
         self._sizes = RowSizes(dialect)
         self._statement = insert_rows(roles) if key is None else key.insert
         self._prepared: dict[frozenset[str], Prepared | None] = {}
@@ -189,8 +189,8 @@ class Insert:
     def _tell(self, bad: BadRow) -> None:
         if self._on_bad is None:
             raise bad
-        if bad.line not in self._told:
-            self._told.add(bad.line)
+        if bad.line not in self._reported:
+            self._reported.add(bad.line)
             self._on_bad(bad)
 
     def _insert(self, chunk: Chunk) -> int:

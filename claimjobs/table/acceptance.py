@@ -81,12 +81,6 @@ def check_table(connection: sa.Connection, dialect: Dialect, table: sa.Table) ->
 # --- the key -------------------------------------------------------------------------------------------------
 
 
-def check_hidden_key(connection: sa.Connection, dialect: Dialect, table: sa.Table) -> None:
-    """Check that a table without a primary key has no hidden one: it cannot get a second. Raises KeyUnfit."""
-    if not table.primary_key.columns and (show := dialect.table_rules.hidden_key(connection, table)):
-        raise KeyUnfit(f"table {table.fullname!r} has only a hidden primary key to name a job by: {show}")
-
-
 def check_key(connection: sa.Connection, dialect: Dialect, roles: ColumnRoles) -> None:
     """Check that a row is found again by its key as it is read. Raises KeyUnfit.
 

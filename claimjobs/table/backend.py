@@ -123,8 +123,6 @@ def inspect_table(
         described = resolve(connection, table, given)
         acceptance.check_no_own(described)
         acceptance.check_table(connection, found, described)
-        if given is None or not given.key_names:
-            acceptance.check_hidden_key(connection, found, described)
         zoned = any(map(rules.depends_on_zone, columns_in_database(connection, described).values()))
         described = collated(described, rules.collations(connection, described))
         place = rules.place(connection, described)

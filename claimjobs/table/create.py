@@ -96,7 +96,13 @@ def _make(connection: sa.Connection, dialect: Dialect, tables: list[sa.Table], r
     indexes = [index for table in kept if is_made_by_us(connection, table) for index in _lost(connection, table)]
     for index in indexes:
         index.create(connection)
-    created = [_above_earlier_ids(connection, table, kept) for table in tables if table not in kept]
+    # No earlier table of owners, which may have been dropped, has used the ids of a new one.
+    first = id_above(connection, [])
+    missing = [table for table in tables if table not in kept]
+    created = [
+        owner_table(sa.MetaData(schema=table.schema), first=first) if table.name == OWNER_TABLE else table
+        for table in missing
+    ]
     for table in created:
         table.create(connection)
         connection.execute(table_comment(table))
@@ -126,19 +132,6 @@ def _in_one_schema(connection: sa.Connection, tables: list[sa.Table], dialect: D
         return tables
     metadata = sa.MetaData(schema=schema)
     return [table.to_metadata(metadata) if table in shared else table for table in tables]
-
-
-def _above_earlier_ids(connection: sa.Connection, table: sa.Table, kept: list[sa.Table]) -> sa.Table:
-    """The table of owners with a first id that no earlier table of owners has used, which may have been dropped.
-
-    It is also above every owner id in the existing tables.
-    """
-    if table.name != OWNER_TABLE:
-        return table
-    # The table in the database may lack the column: it may be another program's table with the same name.
-    with_owner = [jobs for jobs in kept if "owner_id" in jobs.c and "owner_id" in columns_in_database(connection, jobs)]
-    first = id_above(connection, [sa.select(sa.func.max(jobs.c.owner_id)) for jobs in with_owner])
-    return owner_table(sa.MetaData(schema=table.schema), first=first)
 
 
 def _lost(connection: sa.Connection, table: sa.Table) -> list[sa.Index]:

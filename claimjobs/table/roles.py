@@ -88,8 +88,7 @@ class ColumnRoles:
     def due(self, now: sa.ColumnElement[Any]) -> sa.ColumnElement[bool]:
         """The predicate of a row whose job may be claimed at the instant `now`, if it is `free`."""
         named = [column.is_not(None) for column in self.key if column.nullable]
-        ripe = [] if self.run_at is None else [self.ripe(now)]
-        return sa.and_(self.state.columns_say(UNCLAIMED), *ripe, *named)
+        return sa.and_(self.state.columns_say(UNCLAIMED), self.ripe(now), *named)
 
     @property
     def free(self) -> sa.ColumnElement[bool]:

@@ -48,8 +48,6 @@ _ON_UPDATE: Final = sa.text(
     "SELECT column_name AS name, extra FROM information_schema.columns "
     "WHERE table_schema = coalesce(:schema, database()) AND table_name = :name AND extra LIKE '%on update%'"
 )
-_HIDDEN_KEY: Final = "my_row_id"
-_SHOWS_KEYS: Final = "show_gipk_in_create_table_and_information_schema"
 _CLOCK: Final = re.compile(r"(?i)\b(?:now|local|cur)(?:rent)?(?:_?timestamp|_?date|_?time)?\b")
 """A function in a default that tells the time of the session's zone."""
 _NAMED_WITH: Final = sa.text(
@@ -93,18 +91,6 @@ class MySQLTableRules(TableRules):
         connection: Any = inspector.bind
         found: str | None = connection.scalar(_COMMENT, {"schema": table.schema, "name": table.name})
         return super().comment(inspector, table) if found is None else found
-
-    def hidden_key(self, connection: sa.Connection, table: sa.Table) -> str | None:
-        # If it is told so, the server adds such a key to a table that is made without one. There can be no second one.
-        hides = connection.execute(sa.text(f"SHOW VARIABLES LIKE '{_SHOWS_KEYS}'")).first()
-        if hides is None or hides[1] == "ON":
-            return None
-        name = PREPARER.format_table(table)
-        try:
-            connection.execute(sa.text(f"SELECT {_HIDDEN_KEY} FROM {name} LIMIT 0")).close()  # noqa: S608
-        except sa.exc.DBAPIError:
-            return None
-        return f"ALTER TABLE {name} ALTER COLUMN {_HIDDEN_KEY} SET VISIBLE"
 
     def changed_by_each_update(self, connection: sa.Connection, table: sa.Table) -> Mapping[str, str]:
         found = connection.execute(_ON_UPDATE, {"schema": table.schema, "name": table.name})

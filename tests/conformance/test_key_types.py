@@ -67,27 +67,6 @@ def test_of_a_batch_only_the_job_that_another_one_has_is_lost(backend: Backend, 
     assert len(backend.rows()) == 1
 
 
-# --- a key that the server adds, and hides ---------------------------------------------------------------------
-
-
-def test_a_hidden_primary_key_is_used_where_it_is_shown_and_named_where_not(backend: Backend) -> None:
-    backend.requires("row lock table")  # the one that adds primary keys
-    with backend.engine.begin() as connection:
-        connection.execute(sa.text("SET sql_generate_invisible_primary_key = ON"))
-        connection.execute(sa.text("CREATE TABLE jobs (d INTEGER, status VARCHAR(16) NOT NULL, owner_id INTEGER)"))
-        connection.execute(sa.text("SET sql_generate_invisible_primary_key = OFF"))
-    backend.run("INSERT INTO jobs (d, status) VALUES (5, 'unclaimed')")
-    make(backend.engine, [table for table in tables_for("jobs") if table.name != "jobs"])
-    hides = "SET show_gipk_in_create_table_and_information_schema = OFF"
-    hidden = backend.bare_queue(bind=backend.new_engine(connect_args={"init_command": hides}), on_done="delete")
-    with pytest.raises(KeyUnfit, match="has only a hidden primary key") as caught:
-        hidden.claim()
-    with backend.bare_queue(on_done="delete").claim() as batch:
-        assert [(job.key, job["d"]) for job in batch.jobs] == [(1, 5)]
-    backend.run(str(caught.value).rpartition(": ")[2])
-    assert len(hidden.claim()) == 1
-
-
 # --- a key that each UPDATE changes ----------------------------------------------------------------------------
 
 
