@@ -74,19 +74,19 @@ class Enqueuer:
         With `unique`, our own transaction is tried again after a conflict with another producer.
         """
         several = self._with_trace_context([rows] if isinstance(rows, Mapping) else rows)
-        reported: set[int] = set()
+        insert = Insert(self._roles, self._dialect, on_bad)
         if caller is not None:
             connection = connection_in(caller)
-            count = self._insert(connection, on_bad, unique, reported=reported).insert_all(several)
+            count = insert.insert_all(connection, several, self._key(connection, unique))
             self.notifier.wake_after_commit(connection, count)
             return count
         if not unique:
-            return self._insert_and_commit(several, on_bad, unique, reported=reported)
+            return self._insert_and_commit(insert, several, unique)
         repeatable = RepeatableRows(several)
         backoff, deadline = Backoff(FIRST_PAUSE, LONGEST_PAUSE, least=0.0), time.monotonic() + self._patience
         while True:
             try:
-                return self._insert_and_commit(repeatable, on_bad, unique, reported=reported)
+                return self._insert_and_commit(insert, repeatable, unique)
             except sa.exc.DBAPIError as error:
                 kind = self._dialect.errors.transient_kind(error)
                 if repeatable.broken or kind not in CONFLICTS:
@@ -105,13 +105,11 @@ class Enqueuer:
         default = {column.name: context}
         return [{**default, **row} for row in rows] if _is_single(rows) else ({**default, **row} for row in rows)
 
-    def _insert_and_commit(
-        self, rows: Iterable[Row], on_bad: OnBad | None, unique: tuple[str, ...], *, reported: set[int]
-    ) -> int:
+    def _insert_and_commit(self, insert: Insert, rows: Iterable[Row], unique: tuple[str, ...]) -> int:
         with connected(self._engine) as own:
             if level := self._level(own, is_single=_is_single(rows), rereads=bool(unique)):
                 own.execution_options(isolation_level=level)
-            count = self._insert(own, on_bad, unique, reported=reported).insert_all(rows)
+            count = insert.insert_all(own, rows, self._key(own, unique))
             own.commit()
             if level != AUTOCOMMIT and self._dialect.switches_autocommit_freely:
                 with suppress(sa.exc.DBAPIError), raised_as_sqlalchemy_does(own):  # the rows are committed
@@ -130,15 +128,10 @@ class Enqueuer:
         # In AUTOCOMMIT, which may be the engine's default, nothing could be rolled back.
         return isolation if unfit or commits_by_itself(own, unknown=True) else None
 
-    def _insert(
-        self, connection: sa.Connection, on_bad: OnBad | None, unique: tuple[str, ...], *, reported: set[int]
-    ) -> Insert:
-        key = None
-        if unique:
-            if unique not in self._keys:
-                self._keys[unique] = UniqueKey(connection, self._roles, unique, self._dialect)
-            key = self._keys[unique]
-        return Insert(connection, self._roles, self._dialect, key, on_bad=on_bad, reported=reported)
+    def _key(self, connection: sa.Connection, unique: tuple[str, ...]) -> UniqueKey | None:
+        if unique and unique not in self._keys:
+            self._keys[unique] = UniqueKey(connection, self._roles, unique, self._dialect)
+        return self._keys.get(unique)
 
 
 def _is_single(rows: Iterable[Row]) -> bool:
@@ -147,36 +140,29 @@ def _is_single(rows: Iterable[Row]) -> bool:
 
 
 class Insert:
-    """Inserts rows on one connection, and finds those that do not fit."""
+    """The rows of one enqueue: inserts them, perhaps in several attempts, and finds those that do not fit."""
 
-    def __init__(
-        self,
-        connection: sa.Connection,
-        roles: ColumnRoles,
-        dialect: Dialect,
-        key: UniqueKey | None,
-        *,
-        on_bad: OnBad | None,
-        reported: set[int],
-    ) -> None:
-        """`key`: rows whose unique key is in the table are left out. `on_bad` is called for each row that does not fit,
-        unless its number is in `reported`; None: the first one raises its BadRow.
-        """
-        self._connection = connection
-        self._roles, self._table, self._dialect, self._key = roles, roles.table, dialect, key
-        self._on_bad, self._reported = on_bad, reported
+    _connection: sa.Connection
+    _key: UniqueKey | None
+    _statement: sa.Insert
+    _doubtful: list[BadRow] | None
+    """Rows that were refused by an error that may be about every row; None: a row was inserted, so it is not."""
+
+    def __init__(self, roles: ColumnRoles, dialect: Dialect, on_bad: OnBad | None) -> None:
+        """`on_bad` is called once for each row that does not fit; None: the first one raises its BadRow."""
+        self._roles, self._table, self._dialect, self._on_bad = roles, roles.table, dialect, on_bad
+        self._reported: set[int] = set()
         self._sizes = RowSizes(dialect)
-        self._statement = insert_rows(roles) if key is None else key.insert
         self._prepared: dict[frozenset[str], Prepared | None] = {}
         self._copied: dict[frozenset[str], RowValues | None] = {}
-        self._doubtful: list[BadRow] | None = []
-        """Rows that were refused by an error that may be about every row; None: a row was inserted, so it is not."""
 
-    def insert_all(self, rows: Iterable[Row]) -> int:
-        """Insert rows; return how many were inserted.
+    def insert_all(self, connection: sa.Connection, rows: Iterable[Row], key: UniqueKey | None) -> int:
+        """Insert rows, but those whose unique key is in the table; return how many were inserted.
 
         Rows before one that raises BadRow stay in the transaction: the caller decides whether to commit.
         """
+        self._connection, self._key, self._doubtful = connection, key, []
+        self._statement = insert_rows(self._roles) if key is None else key.insert
         inserted = 0
         for found in chunks(rows, self._roles, end_at_bad=self._on_bad is None):
             if isinstance(found, BadRow):

@@ -96,17 +96,14 @@ def _make(connection: sa.Connection, dialect: Dialect, tables: list[sa.Table], r
     indexes = [index for table in kept if is_made_by_us(connection, table) for index in _lost(connection, table)]
     for index in indexes:
         index.create(connection)
-    # No earlier table of owners, which may have been dropped, has used the ids of a new one.
-    first = id_above(connection, [])
-    missing = [table for table in tables if table not in kept]
-    created = [
-        owner_table(sa.MetaData(schema=table.schema), first=first) if table.name == OWNER_TABLE else table
-        for table in missing
-    ]
+    created = [table for table in tables if table not in kept]
     for table in created:
-        table.create(connection)
-        connection.execute(table_comment(table))
-        check_table(connection, dialect, table)  # a server may choose another engine than the description
+        new = table
+        if table.name == OWNER_TABLE:  # no earlier one, which may have been dropped, has used its ids
+            new = owner_table(sa.MetaData(schema=table.schema), first=id_above(connection, []))
+        new.create(connection)
+        connection.execute(table_comment(new))
+        check_table(connection, dialect, new)  # a server may choose another engine than the description
     made, existing, gone = (tuple(table.fullname for table in some) for some in (created, kept, dropped))
     return MakeResult(made, existing, gone, indexes=tuple(str(index.name) for index in indexes))
 

@@ -25,19 +25,14 @@ OWN_TABLES: Final = frozenset({*SHARED_TABLES, LEDGER_TABLE})
 """The tables with the records of claimjobs itself, by name. Side-cars have names of their own."""
 LONGEST_NAME: Final = 255
 """Characters of a queue's name, and of a key as text, in the ledger."""
-
 MADE_BY: Final = "made by claimjobs"
 """In the comment of each table that claimjobs makes. It drops no other table, and by default deletes no rows there."""
-
 SCHEMA: Final = 1
 """The version of the tables that are defined here. Each later one has a step in the dialects' `table_rules.steps`."""
-
 COMMENT: Final = f"{MADE_BY}, schema {SCHEMA}"
 """The comment of a table."""
-
 DEMONSTRATION: Final = "jobs of the demonstration"
 """In the comment of the tables of the demonstration, which deletes their jobs."""
-
 FIRST_OWNER: Final = 10_000_000
 """Owner ids are above any process id (Linux: at most 2**22) and any small number of a worker. So another program that
 claims rows of the same table with such a number is never taken for an owner of ours."""
