@@ -101,7 +101,7 @@ def wake(connection: sa.Connection, subject: Subject) -> Iterator[Finding]:
     elif not dialect.sessions.locks_are_seen(connection):
         why = "primaries do not see each other's locks"
     else:
-        who = " by a producer of the same account, or with the right CONNECTION_ADMIN" if dialect.interrupts else ""
-        yield Finding("wake", "ok", f"no pooler keeps `enqueue` from waking idle consumers{who}")
+        needs = "; that needs their account, or the right CONNECTION_ADMIN" if dialect.interrupts else ""
+        yield Finding("wake", "ok", f"no pooler keeps `enqueue` from waking idle consumers{needs}")
         return
     yield Finding("wake", "warning", f"an idle consumer polls, and a killed one is found only by its lease: {why}")
