@@ -143,7 +143,7 @@ class Hold(ABC):
         """Begin the next claim at the head of the order: jobs may be before the cursor."""
         self._range.restart_from_head()
 
-    def look_after(self) -> None:  # noqa: B027 - the locks of a transaction need no care
+    def maintain(self) -> None:  # noqa: B027 - the locks of a transaction need no care
         """Release jobs on which nobody works, and give the jobs of a handler that hangs to others. The thread of the
         heartbeat calls it.
         """

@@ -388,7 +388,7 @@ class LeaseHold(Hold):
             must_write = self._may_hold_unowned or self._stuck.are_tried_again
             self.owner.sleeper.note_held(may_sleep=not (self.held or must_write))
 
-    def look_after(self) -> None:
+    def maintain(self) -> None:
         self._release_forgotten()
         for hanging in self.held.hanging(self._max_batch_time):
             seconds = time.monotonic() - hanging.progressed_at

@@ -140,7 +140,7 @@ class Owner:
         """Write a heartbeat and reclaim. Returns whether that failed and should be tried again soon."""
         try:
             self._beat_or_note_outage()
-            self._hold.look_after()
+            self._hold.maintain()
             self._reclaim_dead()
         except Exception as error:  # without heartbeats the consumer would lose every batch that lasts for a lease
             is_databases = isinstance(error, (ClaimjobsError, sa.exc.SQLAlchemyError))

@@ -48,7 +48,7 @@ def test_a_loop_whose_heart_is_stuck_looks_for_itself(backend: Backend, monkeypa
         stuck.set()
         free.wait(120)
 
-    monkeypatch.setattr(hold_of(queue), "look_after", sticks)
+    monkeypatch.setattr(hold_of(queue), "maintain", sticks)
     assert stuck.wait(120)
     try:
         with Consumer(backend, queue) as consumer:

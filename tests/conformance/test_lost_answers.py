@@ -124,7 +124,7 @@ def test_jobs_of_an_unconfirmed_claim_that_cannot_be_released_now_are_released_l
         batch = queue.claim(1)
     assert not hold.owner.sleeper.can_sleep()
     assert (names(batch), states(backend).count("claimed")) == (["0002"], 3)
-    hold.look_after()
+    hold.maintain()
     assert states(backend) == ["unclaimed", "unclaimed", "claimed", "unclaimed"]
     batch.done()
     batch.settle()
