@@ -16,6 +16,12 @@ ClaimsKind = Literal["rows", "batches"]
 """Where a claim is recorded: in the row of each job, or in one row of `claimjobs_batches` for all jobs of the batch."""
 CLAIMS: Final = get_args(ClaimsKind)
 
+Finish = Literal["delete", "keep"]
+"""What happens to the row of a done job: it is deleted, or kept with the status `done`."""
+FINISHES: Final = get_args(Finish)
+LEAVE: Final = "leave"
+"""A done job is only released: its handler has made the queue's predicate false."""
+
 CHECK_EVERY: Final = 0.4
 """Seconds between two checks of owners by the one process that has the named lock."""
 

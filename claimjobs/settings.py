@@ -14,7 +14,9 @@ from claimjobs.claim.locking import Locking
 from claimjobs.dialects import Dialect
 from claimjobs.options import (
     CLAIMS,
+    FINISHES,
     HOLDS,
+    LEAVE,
     ClaimsKind,
     HoldKind,
     Liveness,
@@ -23,7 +25,6 @@ from claimjobs.options import (
     is_per_batch,
 )
 from claimjobs.table.columns import Columns
-from claimjobs.table.on_done import FINISHES, LEAVE
 from claimjobs.table.predicates import OrderBy, Where
 from claimjobs.table.reflection import TableLike, map_of
 

@@ -19,11 +19,11 @@ from claimjobs.database.connection import Connector
 from claimjobs.dialects import Dialect, Key
 from claimjobs.errors import BadArgument, DoneUndecided, WriteSwallowed, key_unequal
 from claimjobs.job import Job, key_of
+from claimjobs.options import FINISHES, LEAVE, Finish
 from claimjobs.report import Report
 from claimjobs.statements import settle as statements
 from claimjobs.statements import side_car
 from claimjobs.table.columns import DONE
-from claimjobs.table.on_done import FINISHES, LEAVE, Finish
 from claimjobs.table.roles import ColumnRoles
 
 OnDone = Finish | Literal["leave"] | Callable[[sa.Connection, Sequence[Job]], Finish | None]

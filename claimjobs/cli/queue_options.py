@@ -28,10 +28,9 @@ from claimjobs.cli.options import (
 )
 from claimjobs.database.connect import engine_of
 from claimjobs.embedded.server import database_url
-from claimjobs.options import CLAIMS, HOLDS
+from claimjobs.options import CLAIMS, FINISHES, HOLDS, LEAVE
 from claimjobs.queue.map_file import Described, described_in, queue_of
 from claimjobs.queue.queue import Queue
-from claimjobs.table.on_done import FINISHES, LEAVE
 
 DESCRIBING: Final = (
     URL,

@@ -19,7 +19,7 @@ from claimjobs.database.connect import connected
 from claimjobs.key_text import visible
 from claimjobs.queue.queue import Queue
 from claimjobs.table.ddl import has_wake_trigger
-from claimjobs.table.on_done import MARK_LOST, lost_mark
+from claimjobs.table.reflection import MARK_LOST, lost_mark
 
 IN_SECONDS: Final = ("age", "silence", "lease", "asleep")
 LOCKS: Final = {"held": "lock held", "free": "lock free", "none": "lease only"}

@@ -10,7 +10,7 @@ import sqlalchemy as sa
 from claimjobs.dialects.inspection import Finding
 from claimjobs.errors import StateMissing
 from claimjobs.explain.plans import Subject
-from claimjobs.table.on_done import MARK_LOST, lost_mark
+from claimjobs.table.reflection import MARK_LOST, lost_mark
 from claimjobs.table.roles import AGAIN
 
 LONG: Final = 60.0

@@ -25,10 +25,11 @@ from claimjobs.errors import BadArgument, CrossedFork, DoneUndecided
 from claimjobs.lease.checks import ClaimsCheck
 from claimjobs.lease.reaper import Reaper
 from claimjobs.log_events import COMMENTS_LOST
+from claimjobs.options import Finish
 from claimjobs.report import Report
 from claimjobs.settings import Settings
 from claimjobs.table.backend import Backend, inspect_table
-from claimjobs.table.on_done import MARK_LOST, Finish, default_finish, lost_mark, sentence
+from claimjobs.table.reflection import MARK_LOST, default_finish, lost_mark, sentence
 
 log = logging.getLogger("claimjobs.queue")
 

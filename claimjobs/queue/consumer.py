@@ -35,6 +35,7 @@ from claimjobs.lease.checks import ClaimsCheck
 from claimjobs.lease.lease_hold import LeaseHold
 from claimjobs.lease.transaction_hold import TransactionHold
 from claimjobs.log_events import JOBS_RELEASED, JOBS_UNCLAIMABLE, RELEASE_FAILED
+from claimjobs.options import LEAVE
 from claimjobs.queue.access import Access
 from claimjobs.queue.row_isolation import ERRORS, RowIsolation
 from claimjobs.report import Report
@@ -42,7 +43,6 @@ from claimjobs.settings import Settings
 from claimjobs.signals import check_timeout
 from claimjobs.statements.pause import resumed
 from claimjobs.statements.side_car import SideCarJoin, of_jobs
-from claimjobs.table.on_done import LEAVE
 from claimjobs.table.predicates import Where
 
 if TYPE_CHECKING:

@@ -117,7 +117,7 @@ def not_unique_by(table: str, column: str) -> BadArgument:
     )
 
 
-def article_table(name: str = DEFAULT_TABLE, metadata: sa.MetaData | None = None, **options: Any) -> sa.Table:
+def article_table(name: str = DEFAULT_TABLE, metadata: sa.MetaData | None = None) -> sa.Table:
     """`jobs` as in the article that this project follows: payload `d` and `e`, 64 characters each.
 
     Column names and types are the article's, so that its own script can work on the same rows. Only `id` has 64 bits:
@@ -127,10 +127,10 @@ def article_table(name: str = DEFAULT_TABLE, metadata: sa.MetaData | None = None
     key = sa.Column("id", sa.BigInteger, primary_key=True)
     payload = (sa.Column(letter, sa.String(64), nullable=False) for letter in "de")
     index = sa.Index(f"{name}_d", "d")
-    return job_table(name, metadata or sa.MetaData(), key, *payload, index, comment=DEMONSTRATION, **options)
+    return job_table(name, metadata or sa.MetaData(), key, *payload, index, comment=DEMONSTRATION)
 
 
-def claims_table(name: str, key: Iterable[sa.Column[Any]], metadata: sa.MetaData | None = None) -> sa.Table:
+def claims_table(name: str, key: Iterable[sa.Column[Any]]) -> sa.Table:
     """The side-car of a table that must not be altered: its key and the columns of an outcome, with a row for each key.
 
     A key without a row has no outcome yet. There is no foreign key to the table: it would prevent the deletion of the
@@ -143,7 +143,7 @@ def claims_table(name: str, key: Iterable[sa.Column[Any]], metadata: sa.MetaData
     ours = [column for column in _job_columns(fitting(f"{bare}_status")) if column.name in names]
     for column in ours:
         column.name = column.key = names[column.name]
-    table = sa.Table(bare, metadata or sa.MetaData(), *columns, *ours, schema=schema or None, **table_options())
+    table = sa.Table(bare, sa.MetaData(), *columns, *ours, schema=schema or None, **table_options())
     # It finds the dead jobs among many that are done.
     sa.Index(fitting(f"{bare}_state"), table.c[names["status"]])
     return table

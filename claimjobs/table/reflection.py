@@ -12,12 +12,19 @@ from claimjobs.database.inspector import inspector_of
 from claimjobs.dialects import dialect_of
 from claimjobs.dialects.types import Instant, WholeSecond
 from claimjobs.errors import ColumnMissing, NotClaimable, TableMissing, UnfitTable
-from claimjobs.table.columns import Columns
-from claimjobs.table.definitions import DEMONSTRATION, MADE_BY
+from claimjobs.options import LEAVE, Finish
+from claimjobs.table.columns import DONE, OURS, Columns
+from claimjobs.table.ddl import table_comment, text
+from claimjobs.table.definitions import DEMONSTRATION, MADE_BY, OWNER_TABLE
+from claimjobs.table.roles import ColumnRoles
 
 TableLike = str | sa.Table | type[Any]
 """A table as a user names it: its name, with its schema or without; a description; or a class mapped to one."""
 INSTANTS: Final = {"owner_date": WholeSecond, "run_at": Instant}
+MARK_LOST: Final = (
+    "the tables of claimjobs have lost their comments (a dump without comments?), so that done jobs are kept by "
+    "default; if claimjobs made this table, say it again"
+)
 MAP: Final = "claimjobs"
 """The key of a `Table`'s `info` with its map; a mapped class has it as `__claimjobs__`."""
 
@@ -120,7 +127,7 @@ def checked_table(found: Any, name: str) -> sa.Table | type[Any]:
     raise UnfitTable(f"{name!r} is {type(found).__name__}: name a sqlalchemy.Table or a class mapped to one")
 
 
-# --- who made it ---------------------------------------------------------------------------------------------
+# --- who made it, and what happens to its done jobs ----------------------------------------------------------
 
 
 def is_made_by_us(connection: sa.Connection, table: sa.Table, words: str = MADE_BY) -> bool:
@@ -131,3 +138,46 @@ def is_made_by_us(connection: sa.Connection, table: sa.Table, words: str = MADE_
 def is_demonstrations(connection: sa.Connection, table: sa.Table) -> bool:
     """Whether claimjobs made this table for its demonstration."""
     return is_made_by_us(connection, table, f"{DEMONSTRATION}, {MADE_BY}")
+
+
+def default_finish(connection: sa.Connection, roles: ColumnRoles) -> Finish | None:
+    """What happens to done jobs by default; None: there is no default, the user must choose.
+
+    By default rows are deleted only from a table that claimjobs made. They are kept as done only if a map, or the words
+    of the column's type, give a value for done: a boolean `status` of the user's may mean something else.
+    """
+    if is_made_by_us(connection, roles.table):
+        return "delete"
+    says_done = roles.status is not None and DONE in roles.state.can
+    return "keep" if says_done and (roles.states_named or isinstance(roles.state.values[DONE], str)) else None
+
+
+def lost_mark(connection: sa.Connection, jobs: sa.Table) -> str | None:
+    """The statement that says again that claimjobs made a table of jobs; None: nothing shows that this was lost.
+
+    A dump without comments loses it. Then the table of owners, which only claimjobs makes, has no comment either.
+    """
+    owners = sa.Table(OWNER_TABLE, sa.MetaData(schema=jobs.schema))
+    if not {*jobs.columns.keys()} >= {*OURS} or is_made_by_us(connection, jobs):
+        return None
+    try:
+        is_there = sa.inspect(connection).has_table(OWNER_TABLE, schema=jobs.schema)
+        lost = is_there and not is_made_by_us(connection, owners)
+    except sa.exc.DBAPIError as error:  # who claims by transaction may have no right on it
+        if not dialect_of(connection).errors.refuses_account(error):
+            raise
+        return None
+    return text(table_comment(jobs), connection) if lost else None
+
+
+def sentence(roles: ColumnRoles, on_done: Any, *, beside: bool) -> str:
+    """What happens to done jobs, as a sentence. `beside`: their claims are in a side-car."""
+    if callable(on_done):
+        return f"A function decides what happens to done jobs of {roles.name}."
+    if on_done == LEAVE:
+        return f"Done jobs of {roles.name} are left as the handler leaves them."
+    if on_done == "keep" and beside:
+        return f"Done jobs of {roles.name} are kept; their keys are marked as done in the side-car."
+    if on_done == "keep" and roles.status is not None:
+        return f"Done jobs of {roles.name} are kept with {roles.status.name} {roles.state.values[DONE]!r}."
+    return f"Jobs of {roles.name} are deleted when they are done."

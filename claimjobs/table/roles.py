@@ -184,7 +184,7 @@ def cut(text: str, longest: int, type_: sa.types.TypeEngine[Any]) -> str:
 # --- which column plays which role ---------------------------------------------------------------------------
 
 
-def roles_of(table: sa.Table, columns: Columns | None = None, key_index: str | None = None) -> ColumnRoles:
+def roles_of(table: sa.Table, columns: Columns | None = None) -> ColumnRoles:
     """The roles of a table's columns: by the map, or by their own names.
 
     Raises ColumnMissing for a column that the map names and the table does not have, KeyUnfit for a table without
@@ -210,7 +210,6 @@ def roles_of(table: sa.Table, columns: Columns | None = None, key_index: str | N
         key=tuple(there[name] for name in key_names),
         state=state,
         states_named=given.states is not None,
-        key_index=key_index,
         **found,
     )
 
