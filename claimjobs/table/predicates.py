@@ -9,7 +9,8 @@ from typing import Any, Final, cast
 import sqlalchemy as sa
 from sqlalchemy.ext.compiler import compiles
 from sqlalchemy.sql.elements import Grouping
-from sqlalchemy.sql.visitors import replacement_traverse
+from sqlalchemy.sql.operators import custom_op
+from sqlalchemy.sql.visitors import iterate, replacement_traverse
 
 from claimjobs.dialects import Lexis
 from claimjobs.errors import BadPredicate, not_understood
@@ -45,17 +46,34 @@ class Whole(Grouping[Any]):
 @compiles(Whole)
 def _whole(whole: Whole, compiler: Any, **options: Any) -> str:
     text: str = compiler.process(whole.element, **options)
-    if flaw := whole.lexis.flaw(_VALUE.sub("?", text)):
-        raise BadPredicate(
-            f"the {whole.what} is not one whole expression ({flaw}): check its quotes, comments and parentheses"
-        )
+    _check(_VALUE.sub("?", text), whole.lexis, whole.what)
     return text
 
 
-def predicates_of(where: Where, roles: ColumnRoles, lexis: Lexis) -> tuple[Predicate, ...]:
-    """The predicate, if there is one; a callable returns it. A statement with one that is no whole expression raises
-    BadPredicate when it is compiled.
+def _check(text: str, lexis: Lexis, what: str) -> None:
+    if flaw := lexis.flaw(text):
+        raise BadPredicate(
+            f"the {what} is not one whole expression ({flaw}): check its quotes, comments and parentheses"
+        )
+
+
+def _checked(expression: Any, lexis: Lexis, what: str) -> Any:
+    """The expression, after a check that each text and operator in it is whole by itself: a NOT before it, for example,
+    is about all of it.
     """
+    for element in iterate(expression):
+        if isinstance(element, sa.TextClause):
+            _check(element.text, lexis, what)
+        elif isinstance(element, sa.ColumnClause) and element.is_literal:
+            _check(element.name, lexis, what)
+        for operator in (getattr(element, "operator", None), getattr(element, "modifier", None)):
+            if isinstance(operator, custom_op):
+                _check(operator.opstring, lexis, what)
+    return expression
+
+
+def predicates_of(where: Where, roles: ColumnRoles, lexis: Lexis) -> tuple[Predicate, ...]:
+    """The predicate, if there is one; a callable returns it. Raises BadPredicate, here or when it is compiled."""
     given: Any = where() if callable(where) else where
     if given is None:
         return ()
@@ -64,7 +82,8 @@ def predicates_of(where: Where, roles: ColumnRoles, lexis: Lexis) -> tuple[Predi
     elif not isinstance(given, sa.ClauseElement):
         raise not_understood(f"{given!r} is no expression: give SQL as text, or an expression over the table's columns")
     # Parentheses around it, because an OR in a text would change the conditions beside it.
-    return (Grouping(Whole(_over(given, roles.table), lexis, "predicate")),)
+    whole = _over(_checked(given, lexis, "predicate"), roles.table)
+    return (Grouping(Whole(whole, lexis, "predicate")),)
 
 
 def read_other_rows(predicates: Sequence[Predicate], dialect: sa.Dialect, lexis: Lexis) -> bool:
@@ -95,7 +114,7 @@ def _ordered(by: Any, table: sa.Table, lexis: Lexis) -> sa.ColumnElement[Any]:
     elif not isinstance(by, sa.ClauseElement):
         reason = f"{by!r} is no expression: give the name of a column, SQL, or an expression over columns"
         raise not_understood(reason, is_order=True)
-    term = cast(sa.ColumnElement[Any], _over(by, table))
+    term = cast(sa.ColumnElement[Any], _over(_checked(by, lexis, "order"), table))
     is_column = isinstance(getattr(term, "element", term), sa.Column)  # a claim looks for these in its order
     return term if is_column else Whole(term, lexis, "order")
 
