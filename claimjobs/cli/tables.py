@@ -186,7 +186,7 @@ def _is_mapped_name(settings: Settings) -> bool:
 def _check_what_is_there(queue: Queue) -> None:
     """Raises NotClaimable for records of our own, and UnfitTable if a table that cannot be made is missing."""
     jobs = _jobs(queue)
-    with queue.engine.connect() as connection:
+    with connected(queue.engine) as connection:
         if setup.exists(connection, jobs):
             check_no_own(resolve(connection, jobs.fullname))
         elif _is_mapped_name(queue.settings):
