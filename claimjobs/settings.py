@@ -7,8 +7,6 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from claimjobs.batch.failures import Hooks
-from claimjobs.batch.settle import OnDone
 from claimjobs.callables import deferred
 from claimjobs.claim.locking import Locking
 from claimjobs.dialects import Dialect
@@ -24,6 +22,8 @@ from claimjobs.options import (
     SideCar,
     is_per_batch,
 )
+from claimjobs.settle.failures import Hooks
+from claimjobs.settle.settler import OnDone
 from claimjobs.table.columns import Columns
 from claimjobs.table.predicates import OrderBy, Where
 from claimjobs.table.reflection import TableLike, map_of
@@ -46,7 +46,7 @@ class Settings:
     retry: Retry
     liveness: Liveness
     on_done: OnDone | None
-    """None: the default of the table, see `table.on_done`."""
+    """None: the default of the table, see `queue.access.Access.default_finish`."""
     dialect: Dialect | None
     now: sa.ColumnElement[Any]
     hooks: Hooks

@@ -10,6 +10,7 @@ from typing import Any, Final
 import sqlalchemy as sa
 
 from claimjobs.claim.claimed_values import ClaimedValues
+from claimjobs.claim.record import RecordInClaimRow, RecordInRows
 from claimjobs.claim.row_reader import RowReader
 from claimjobs.dialects import DIALECTS, Dialect
 from claimjobs.dialects.types import Instant, database_now
@@ -102,8 +103,8 @@ def _per_batch(by_row: ColumnRoles, dialect: Dialect, now: Any) -> dict[str, Any
         "numbered": batches.numbered(ours),
         "shorten": batches.shorten(ours),
         **({"still mine": settle.still_mine(target)} if dialect.returns_what_it_writes else {}),
-        "used": owners.is_used(owner_table(), dialect, roles, ours),
-        "held": owners.held(roles),
+        "used": owners.is_used(owner_table(), dialect, RecordInClaimRow(roles, ours).used),
+        "held": batches.held(ours),
         "close all": batches.close_all(ours),
     }
 
@@ -148,7 +149,7 @@ def _life(roles: ColumnRoles, dialect: Dialect) -> dict[str, Any]:
         **settings,
         "silence": sa.text(dialect.sessions.silence_setting(Liveness().lease)),
         "register": owners.register(ours).values(row),
-        "used": owners.is_used(ours, dialect, roles, None),
+        "used": owners.is_used(ours, dialect, RecordInRows(roles).used),
         "hold": sa.select(dialect.sessions.try_session_lock(ours, ME)),
         "shown": sa.select(dialect.sessions.lock_holder(ours, ME)),
         "locked": owners.locked(ours),
@@ -168,7 +169,7 @@ def _asleep(ours: sa.Table, roles: ColumnRoles, dialect: Dialect) -> dict[str, A
         **({} if listen is None else {"listen": listen}),
         "lie down": sleepers.mark_asleep(ours),
         "check": sleepers.check(ours, work),
-        "careful": sleepers.careful(ours, work, dialect=dialect, roles=roles),
+        "careful": sleepers.careful(ours, work, dialect=dialect, unknown=owners.unknown(roles, ours.alias("known"))),
         "call": sleepers.wake(ours, dialect, DEFAULT_TABLE),
         **({"interrupt": dialect.waking.interrupt(4711), "wait": _sleep()} if dialect.interrupts else {}),
     }

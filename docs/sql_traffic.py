@@ -11,8 +11,8 @@ from typing import Any, Final
 import sqlalchemy as sa
 
 from claimjobs import Queue
-from claimjobs.batch.settle import Outcomes
 from claimjobs.lease.sleeper import WakeCondition
+from claimjobs.settle.outcomes import Outcomes
 from claimjobs.statements import batches
 from claimjobs.table.definitions import article_table
 from docs.sql_statements import CAST, built, compiled

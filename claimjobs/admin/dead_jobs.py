@@ -10,8 +10,6 @@ from typing import Any, Final
 
 import sqlalchemy as sa
 
-from claimjobs.batch.refusals import WriteInHalves
-from claimjobs.batch.settle import keys_for
 from claimjobs.claim.row_reader import RowReader
 from claimjobs.database.compiled_statement import CompiledStatement
 from claimjobs.database.connection import Connector
@@ -19,6 +17,8 @@ from claimjobs.database.error_translation import predicate_errors
 from claimjobs.dialects import Key
 from claimjobs.errors import BadArgument, RowsRefused
 from claimjobs.job import Job
+from claimjobs.settle.outcome_table import keys_for
+from claimjobs.settle.refusals import WriteInHalves
 from claimjobs.statements import dead_jobs as statements
 from claimjobs.statements.lock import lock_those
 from claimjobs.statements.side_car import SideCarJoin, of_jobs

@@ -8,12 +8,12 @@ from typing import Any, Final, Literal, get_args
 
 import sqlalchemy as sa
 
-from claimjobs.batch.refusals import WriteInHalves
-from claimjobs.batch.settle import keys_for
 from claimjobs.database.connection import Connector
 from claimjobs.database.error_translation import predicate_errors
 from claimjobs.dialects import Key
 from claimjobs.errors import RowsRefused
+from claimjobs.settle.outcome_table import keys_for
+from claimjobs.settle.refusals import WriteInHalves
 from claimjobs.statements import purge as statements
 from claimjobs.statements.lock import lock_those
 from claimjobs.table.backend import Backend

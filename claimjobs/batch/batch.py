@@ -11,11 +11,9 @@ import sqlalchemy as sa
 
 from claimjobs import tracing
 from claimjobs.batch.batch_timer import BatchTimer
-from claimjobs.batch.failures import Failures
 from claimjobs.batch.following import Following
 from claimjobs.batch.hold import Hold
 from claimjobs.batch.orm_instances import instances
-from claimjobs.batch.settle import Outcomes
 from claimjobs.claim.strategy import ClaimResult
 from claimjobs.dialects import Key
 from claimjobs.errors import (
@@ -27,6 +25,8 @@ from claimjobs.errors import (
 from claimjobs.job import Job, claim_of
 from claimjobs.key_text import key_in_message, text_of
 from claimjobs.options import Retry, bounded
+from claimjobs.settle.failures import Failures
+from claimjobs.settle.outcomes import Outcomes
 from claimjobs.signals import shielded
 from claimjobs.table.columns import DEAD
 from claimjobs.table.roles import ColumnRoles

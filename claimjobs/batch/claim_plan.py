@@ -8,9 +8,9 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from claimjobs.batch.settle import Settler
 from claimjobs.batch.settle_and_claim import SettleAndClaim, settle_and_claim_for
 from claimjobs.claim.strategy import ClaimStrategy
+from claimjobs.settle.settler import Settler
 from claimjobs.statements.find import Selection
 from claimjobs.statements.idle import work
 from claimjobs.statements.side_car import SideCarJoin

@@ -9,7 +9,6 @@ from typing import Any
 import sqlalchemy as sa
 
 from claimjobs.batch.claim_plan import ClaimPlan
-from claimjobs.batch.still_due import StillDueRows
 from claimjobs.claim.choose_strategy import strategy_for
 from claimjobs.claim.locking import Locking
 from claimjobs.claim.selector import Selector
@@ -17,6 +16,7 @@ from claimjobs.claim.strategy import ClaimStrategy
 from claimjobs.database.connect import connected
 from claimjobs.dialects import Key
 from claimjobs.options import HoldKind
+from claimjobs.settle.still_due import StillDueRows
 from claimjobs.statements.find import Selection, all_but
 from claimjobs.table.backend import Backend
 from claimjobs.table.claim_index import sweep_order

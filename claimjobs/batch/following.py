@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from claimjobs.batch.claim_plan import ClaimPlan
 from claimjobs.batch.claim_plans import ClaimPlans
-from claimjobs.batch.settle import Outcomes
 from claimjobs.claim.strategy import NOTHING, ClaimResult
 from claimjobs.control import Control
+from claimjobs.settle.outcomes import Outcomes
 from claimjobs.table.predicates import Where
 
 

@@ -13,7 +13,6 @@ import sqlalchemy as sa
 from claimjobs.batch.claim_plan import ClaimPlan
 from claimjobs.batch.following import Following
 from claimjobs.batch.open_transaction import HandlerWrites
-from claimjobs.batch.settle import Outcomes, Settler, most_keys
 from claimjobs.claim.candidate_range import CandidateRange
 from claimjobs.claim.strategy import ClaimRequest, ClaimResult
 from claimjobs.control import Control
@@ -21,6 +20,9 @@ from claimjobs.database.connection import Connector
 from claimjobs.dialects import Key
 from claimjobs.errors import ClaimjobsError
 from claimjobs.report import Report
+from claimjobs.settle.outcome_table import most_keys
+from claimjobs.settle.outcomes import Outcomes
+from claimjobs.settle.settler import Settler
 from claimjobs.statements import pause
 from claimjobs.statements.find import ends
 from claimjobs.table.backend import Backend

@@ -13,7 +13,6 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy.orm import Session
 
-from claimjobs.batch.refusals import IsolatingSettle
 from claimjobs.claim.strategy import ClaimResult
 from claimjobs.database.connection import Connector
 from claimjobs.database.error_translation import reason
@@ -21,6 +20,7 @@ from claimjobs.dialects.error_codes import LOST, READ_ONLY
 from claimjobs.errors import BatchRolledBack, CrossedFork, NoOpenTransaction, ReadOnly
 from claimjobs.options import Liveness
 from claimjobs.report import Report
+from claimjobs.settle.refusals import IsolatingSettle
 from claimjobs.signals import shielded
 from claimjobs.table.backend import Backend
 

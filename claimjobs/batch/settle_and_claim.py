@@ -11,7 +11,6 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from claimjobs.batch.settle import MANY, Outcomes, Settler, SomeLost, batch_parameters
 from claimjobs.claim.batch_claims import NUMBERS, BatchClaims
 from claimjobs.claim.batch_statement import BatchStatement
 from claimjobs.claim.one_statement import SETTLED_COLUMNS, OneStatement
@@ -19,6 +18,8 @@ from claimjobs.claim.strategy import NOTHING, ClaimRequest, ClaimResult, ClaimSt
 from claimjobs.database.compiled_statement import CompiledStatement, PlainReader, Sent, rows_together
 from claimjobs.database.transactions import commits_by_itself
 from claimjobs.dialects import Key
+from claimjobs.settle.outcomes import MANY, Outcomes
+from claimjobs.settle.settler import Settler, SomeLost, batch_parameters
 from claimjobs.statements.batches import settle_and_check
 from claimjobs.statements.claim import settled_by_the_dead
 

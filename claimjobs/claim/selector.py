@@ -30,7 +30,7 @@ class Selector:
     order_by: OrderBy
     now: sa.ColumnElement[Any]
     claimable: sa.ColumnElement[bool] = field(default_factory=sa.true)
-    """True for rows that this Queue may still claim: see `batch.still_due`."""
+    """True for rows that this Queue may still claim: see `settle.still_due`."""
     sweep_order: Sequence[sa.Column[Any]] = ()
     """The order of sweeps, if consumers begin at random places: see `table.claim_index.sweep_order`."""
 

@@ -10,13 +10,13 @@ from typing import Any, Final, NoReturn
 import sqlalchemy as sa
 
 from claimjobs.batch.claim_plan import ClaimPlan
-from claimjobs.batch.settle import Settler
 from claimjobs.claim.strategy import ClaimRequest, Phase
 from claimjobs.database.error_translation import reason
 from claimjobs.dialects import Key
 from claimjobs.dialects.inspection import Finding, Inspection, Plan, TableRead
 from claimjobs.job import key_of
 from claimjobs.options import Liveness
+from claimjobs.settle.settler import Settler
 from claimjobs.statements import samples
 from claimjobs.table.backend import Backend
 from claimjobs.table.claim_index import claim_index, missing_index

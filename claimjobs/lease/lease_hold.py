@@ -13,12 +13,8 @@ from typing import Final
 import sqlalchemy as sa
 
 from claimjobs.batch.claim_plan import ClaimPlan
-from claimjobs.batch.failures import Failures
 from claimjobs.batch.following import Following
 from claimjobs.batch.hold import Hold
-from claimjobs.batch.refusals import SettleWithRefusals, Unsettled
-from claimjobs.batch.settle import Outcomes, Settler, SomeLost
-from claimjobs.batch.stuck_jobs import StuckJobs
 from claimjobs.claim.strategy import LATER, NOTHING, ClaimRequest, ClaimResult, OwnerDead, Unmarked
 from claimjobs.control import Control
 from claimjobs.database.connection import Connector
@@ -39,6 +35,11 @@ from claimjobs.lease.sleeper import IdleSleeper
 from claimjobs.log_events import HANDLER_HANGS, HOOK_FAILED, RELEASE_FAILED
 from claimjobs.options import Liveness, Retry
 from claimjobs.report import Report
+from claimjobs.settle.failures import Failures
+from claimjobs.settle.outcomes import Outcomes
+from claimjobs.settle.refusals import SettleWithRefusals, Unsettled
+from claimjobs.settle.settler import Settler, SomeLost
+from claimjobs.settle.stuck_jobs import StuckJobs
 from claimjobs.signals import raise_delayed
 from claimjobs.table.backend import Backend
 

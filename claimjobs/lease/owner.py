@@ -12,9 +12,7 @@ from typing import Final
 
 import sqlalchemy as sa
 
-from claimjobs.batch.failures import Failures
 from claimjobs.batch.hold import Hold
-from claimjobs.batch.settle import Settler
 from claimjobs.control import Control
 from claimjobs.database.error_translation import reason
 from claimjobs.database.fair_lock import AGAIN
@@ -25,6 +23,8 @@ from claimjobs.lease.sleeper import IdleSleeper, Lead
 from claimjobs.log_events import HEARTBEAT_FAILED
 from claimjobs.options import CHECK_EVERY, Liveness, Retry
 from claimjobs.report import Report
+from claimjobs.settle.failures import Failures
+from claimjobs.settle.settler import Settler
 from claimjobs.table.backend import Backend
 
 SWEEP: Final = 5.0

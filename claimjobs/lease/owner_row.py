@@ -9,6 +9,7 @@ from typing import Any, Final
 
 import sqlalchemy as sa
 
+from claimjobs.claim.record import record_of
 from claimjobs.database.connection import Connector
 from claimjobs.database.error_translation import reason
 from claimjobs.database.transactions import savepoint
@@ -16,7 +17,7 @@ from claimjobs.errors import ClaimjobsError, ClaimsDiffer, UnfitTable
 from claimjobs.lease.checks import ClaimsCheck
 from claimjobs.log_events import OWNER_RENEWED
 from claimjobs.options import Liveness
-from claimjobs.statements import batches, idle
+from claimjobs.statements import idle
 from claimjobs.statements import owners as statements
 from claimjobs.table.backend import Backend
 from claimjobs.table.claim_records import ClaimRecords
@@ -60,9 +61,9 @@ class OwnerRow:
             "lease": liveness.lease,
             **ClaimRecords.of(backend).row,
         }
-        self._batches = backend.source.batches
+        self._record = record_of(backend)
         self._beat = statements.beat(table)
-        self._is_used = statements.is_used(table, self._dialect, backend.roles, self._batches)
+        self._is_used = statements.is_used(table, self._dialect, self._record.used)
         self._mark_asleep = idle.mark_asleep(table)
         self.id = 0
         self.asleep = False
@@ -107,8 +108,7 @@ class OwnerRow:
 
     def _delete(self, connection: sa.Connection) -> None:
         me = {"claimjobs_me": self.id}
-        if self._batches is not None:
-            connection.execute(batches.close_all(self._batches), me)
+        self._record.forget(connection, self.id)
         connection.execute(statements.leave(self._table), me)
 
     def retire(self) -> None:
@@ -163,7 +163,8 @@ class OwnerRow:
         return True
 
     def _id_above_all(self, connection: sa.Connection) -> dict[str, int]:
-        new = id_above(connection, statements.largest(self._table, self._backend.roles, self._batches))
+        largest = sa.select(sa.func.max(self._table.c.id))
+        new = id_above(connection, [largest, *self._record.largest])
         move = self._dialect.sessions.give_ids_above(self._table, new)
         if move is not None:
             self._move_counter(connection, move)

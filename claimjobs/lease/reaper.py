@@ -13,10 +13,7 @@ from typing import Any, Final
 
 import sqlalchemy as sa
 
-from claimjobs.batch.failures import Failures
-from claimjobs.batch.open_jobs import OpenJobs
-from claimjobs.batch.refusals import REFUSALS, SWALLOWED, WriteInHalves, is_of_a_row
-from claimjobs.batch.settle import Outcomes, Settler
+from claimjobs.claim.record import record_of
 from claimjobs.claim.row_reader import RowReader
 from claimjobs.claim.strategy import ClaimResult
 from claimjobs.database.compiled_statement import CompiledStatement
@@ -24,7 +21,6 @@ from claimjobs.database.connection import Connector
 from claimjobs.database.error_translation import reason
 from claimjobs.database.transactions import savepoint
 from claimjobs.dialects import Key
-from claimjobs.dialects.types import database_now
 from claimjobs.errors import ClaimjobsError, StatementTimedOut
 from claimjobs.job import Job, claim_of, key_of
 from claimjobs.key_text import key_in_message
@@ -32,9 +28,13 @@ from claimjobs.lease.owner_row import END_OF_SESSION
 from claimjobs.lease.registry import OwnerState, Watch, dead_among, left_by_failover, read_owners
 from claimjobs.log_events import JOB_STUCK, OWNER_DEAD, OWNER_ELSEWHERE, OWNER_STUCK
 from claimjobs.options import Retry
+from claimjobs.settle.failures import Failures
+from claimjobs.settle.outcome_table import outcome_table
+from claimjobs.settle.outcomes import Outcomes
+from claimjobs.settle.refusals import REFUSALS, SWALLOWED, WriteInHalves, is_of_a_row
+from claimjobs.settle.settler import Settler
 from claimjobs.statements import owners as statements
 from claimjobs.statements.settle import SettleGuard, release
-from claimjobs.statements.side_car import SideCarJoin, left_behind
 from claimjobs.table.backend import Backend
 from claimjobs.table.claim_records import ClaimRecords
 
@@ -57,15 +57,12 @@ class Reaper:
         self._backend = backend
         self._settler = settler
         self._retry = retry
-        roles, owners = backend.roles, backend.owners
+        owners = backend.owners
         self._name = backend.source.name
-        self._unknown, self._expect = statements.unknown(roles, owners), statements.expect(owners)
-        self._left_behind, self._held = statements.left_behind(roles), sa.select(*roles.key).where(roles.mine)
-        if backend.user_table is not None and roles.batches is not None:  # most jobs have no row in the side-car
-            pair = SideCarJoin(backend.user_table, roles, backend.dialect, database_now())
-            self._left_behind = left_behind(pair, roles.batches)
-            self._held = self._left_behind.with_only_columns(*pair.source.key)
-        self._open_jobs = None if roles.batches is None else OpenJobs(roles.batches)
+        self._record = record = record_of(backend)
+        table = outcome_table(backend, record)
+        self._unknown, self._expect = record.unknown(owners), statements.expect(owners)
+        self._left_behind, self._held = table.left_behind, table.left
         self._records = ClaimRecords.of(replace(backend, by_lease=True, records_claims=True))
         self._watch = Watch()
         self._watched_through = connector.lost
@@ -306,8 +303,7 @@ class Reaper:
             failed = outcomes if outcomes.jobs and not stuck else None
         if len(held) > len(rows) - stuck:
             return len(rows) - stuck, False, failed
-        if self._open_jobs is not None:
-            self._open_jobs.close_all(connection, owner)
+        self._record.forget(connection, owner)
         return len(rows), bool(connection.execute(statements.leave(owners), me).rowcount), failed
 
     def _write(self, connection: sa.Connection, owner: int, outcomes: Outcomes) -> int:
@@ -348,13 +344,11 @@ class Reaper:
                 return self._settler.reclaim(connection, owner, replace(some, stores_texts=False))
 
     def _may_declare(self, connection: sa.Connection, owner: int, last_beat: datetime | None) -> bool:
-        """Lock the owner's row and its open batches; return whether it may be declared dead.
+        """Lock the owner's row and the records of its claims; return whether it may be declared dead.
 
         It may not if another session has locked one of them, or if it has written a heartbeat meanwhile.
         """
-        if not self._is_as_seen(connection, owner, last_beat):
-            return False
-        return self._open_jobs is None or self._open_jobs.seize(connection, owner)
+        return self._is_as_seen(connection, owner, last_beat) and self._record.seize(connection, owner)
 
     def _is_as_seen(self, connection: sa.Connection, owner: int, last_beat: datetime | None) -> bool:
         owners = self._backend.owners

@@ -19,6 +19,7 @@ from typing import Any, Final
 import sqlalchemy as sa
 
 from claimjobs.batch.hold import Hold
+from claimjobs.claim.record import record_of
 from claimjobs.control import Control
 from claimjobs.database.connection import Connector, IdleConnection
 from claimjobs.database.error_translation import reason
@@ -123,6 +124,7 @@ class IdleSleeper:
         self._asleep = self._awake = 0
         """How many other owners slept, and how many did not, at the last check."""
         self._last_active = self._beaten = self._owner_dead_at = 0.0
+        self._unknown = record_of(backend).unknown(backend.owners.alias("known"))
         self._work: sa.ColumnElement[Any] | None = None
         self._built: dict[tuple[bool, bool], sa.Select[Any]] = {}
         """The statements that check for `_work`, or for nothing; with and without a check of owners."""
@@ -311,7 +313,7 @@ class IdleSleeper:
         kind, backend = (work is not None, careful), self._backend
         if kind not in self._built:
             self._built[kind] = (
-                statements.careful(backend.owners, work, dialect=backend.dialect, roles=backend.roles)
+                statements.careful(backend.owners, work, dialect=backend.dialect, unknown=self._unknown)
                 if careful
                 else statements.check(backend.owners, work)
             )

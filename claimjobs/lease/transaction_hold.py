@@ -17,12 +17,9 @@ from dataclasses import replace
 import sqlalchemy as sa
 
 from claimjobs.batch.claim_plan import ClaimPlan
-from claimjobs.batch.failures import Failures
 from claimjobs.batch.following import Following
 from claimjobs.batch.hold import Hold
 from claimjobs.batch.open_transaction import BatchTransaction, HandlerWrites, OpenTransaction
-from claimjobs.batch.refusals import IsolatingSettle
-from claimjobs.batch.settle import Outcomes, Settler
 from claimjobs.claim.strategy import NOTHING, ClaimRequest, ClaimResult
 from claimjobs.control import Control
 from claimjobs.database.connection import Connector
@@ -34,6 +31,10 @@ from claimjobs.lease.sleeper import IdleSleeper
 from claimjobs.log_events import SLEEP_FAILED
 from claimjobs.options import Liveness, Retry
 from claimjobs.report import Report
+from claimjobs.settle.failures import Failures
+from claimjobs.settle.outcomes import Outcomes
+from claimjobs.settle.refusals import IsolatingSettle
+from claimjobs.settle.settler import Settler
 from claimjobs.table.backend import Backend, with_owners
 
 NOBODY = 0

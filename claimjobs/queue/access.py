@@ -12,8 +12,7 @@ from functools import cached_property
 
 import sqlalchemy as sa
 
-from claimjobs.batch.failures import Failures
-from claimjobs.batch.settle import OnDone, Settler
+from claimjobs.claim.record import record_of
 from claimjobs.database.clock import in_utc
 from claimjobs.database.connect import connected
 from claimjobs.database.connection import Connector
@@ -28,6 +27,9 @@ from claimjobs.log_events import COMMENTS_LOST
 from claimjobs.options import Finish
 from claimjobs.report import Report
 from claimjobs.settings import Settings
+from claimjobs.settle.failures import Failures
+from claimjobs.settle.outcome_table import outcome_table
+from claimjobs.settle.settler import OnDone, Settler
 from claimjobs.table.backend import Backend, inspect_table
 from claimjobs.table.reflection import MARK_LOST, default_finish, lost_mark, sentence
 
@@ -126,8 +128,7 @@ class Access:
 
     def reclaims(self) -> Settler:
         """Writes the outcomes of jobs of dead owners."""
-        backend = self.backend
-        return Settler(backend.roles, backend.dialect, self._settings.now, None, user_table=backend.user_table)
+        return Settler(outcome_table(self.backend, record_of(self.backend), self._settings.now), None)
 
     @contextmanager
     def reaper(self) -> Iterator[Reaper]:

@@ -21,9 +21,8 @@ from claimjobs.batch.batch import Batch
 from claimjobs.batch.batch_timer import BatchTimer
 from claimjobs.batch.claim_plans import ClaimPlans
 from claimjobs.batch.following import Following
-from claimjobs.batch.settle import Settler
-from claimjobs.batch.still_due import StillDueRows
 from claimjobs.claim.probe import Probe
+from claimjobs.claim.record import record_of
 from claimjobs.claim.strategy import NOTHING, ClaimResult
 from claimjobs.control import Control
 from claimjobs.database.clock import DatabaseClock
@@ -40,6 +39,9 @@ from claimjobs.queue.access import Access
 from claimjobs.queue.row_isolation import ERRORS, RowIsolation
 from claimjobs.report import Report
 from claimjobs.settings import Settings
+from claimjobs.settle.outcome_table import outcome_table
+from claimjobs.settle.settler import Settler
+from claimjobs.settle.still_due import StillDueRows
 from claimjobs.signals import check_timeout
 from claimjobs.statements.pause import resumed
 from claimjobs.statements.side_car import SideCarJoin, of_jobs
@@ -112,16 +114,13 @@ class Consumer:
         still_due = self.plans.still_due
         # A transaction that holds jobs has begun long ago, so the time of its beginning is too old.
         lasts = not chosen.by_lease and isinstance(chosen.now, database_now)
+        record = record_of(backend, locks_only=not chosen.by_lease)
         return Settler(
-            backend.roles,
-            backend.dialect,
-            statement_now() if lasts else chosen.now,
+            outcome_table(backend, record, statement_now() if lasts else chosen.now),
             on_done,
             otherwise=self.access.default_finish if callable(on_done) else None,
             still_due=still_due,
             ready=None if still_due is None else self.plans.selector.selection(None).ready,
-            locked=not chosen.by_lease,
-            user_table=backend.user_table,
         )
 
     @cached_property

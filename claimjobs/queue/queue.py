@@ -16,8 +16,6 @@ from claimjobs.admin.pause import PauseSwitch
 from claimjobs.admin.purge import Kept, Purge
 from claimjobs.admin.stats import Retries, Stats
 from claimjobs.batch.batch import Batch
-from claimjobs.batch.failures import Hook, Hooks
-from claimjobs.batch.settle import OnDone
 from claimjobs.claim.locking import Locking
 from claimjobs.control import Control
 from claimjobs.database.connect import connected, engine_of
@@ -35,6 +33,8 @@ from claimjobs.queue.batch_loop import BatchLoop, BatchSource, Drain, PrefetchSo
 from claimjobs.queue.consumer import Consumer
 from claimjobs.report import Report
 from claimjobs.settings import Settings, must_work_when_called
+from claimjobs.settle.failures import Hook, Hooks
+from claimjobs.settle.settler import OnDone
 from claimjobs.table.columns import Columns
 from claimjobs.table.definitions import DEFAULT_TABLE
 from claimjobs.table.predicates import OrderBy, Where

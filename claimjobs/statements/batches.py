@@ -143,6 +143,17 @@ def count(batches: OpenBatches) -> sa.Select[Any]:
     return sa.select(sa.func.count()).select_from(batches.table).where(batches.of(_ME))
 
 
+def held(batches: OpenBatches) -> sa.Select[Any]:
+    """The keys in the batches of `me`."""
+    return batches.keys(batches.of(_ME))
+
+
+def unknown(batches: OpenBatches, owners: sa.FromClause) -> sa.Select[Any]:
+    """The ids of owners that have batches and no row: as `owners.unknown`."""
+    owner_id = batches.table.c.owner_id
+    return sa.select(owner_id).where(batches.ours, ~sa.exists().where(owners.c.id == owner_id)).distinct()
+
+
 def numbered(batches: OpenBatches) -> sa.Select[Any]:
     """The keys in the batches of `me`, each after the number of its batch."""
     return batches.keys(batches.of(_ME), batches.table.c.number)

@@ -9,7 +9,7 @@ import sqlalchemy as sa
 from claimjobs.dialects import Dialect
 from claimjobs.dialects.types import database_now
 from claimjobs.statements.find import Selection
-from claimjobs.statements.owners import me, silent, unknown
+from claimjobs.statements.owners import me, silent
 from claimjobs.table.roles import ColumnRoles
 
 
@@ -38,18 +38,18 @@ def check(owners: sa.Table, work: sa.ColumnElement[Any] | None) -> sa.Select[Any
 
 
 def careful(
-    owners: sa.Table, work: sa.ColumnElement[Any] | None, *, dialect: Dialect, roles: ColumnRoles
+    owners: sa.Table, work: sa.ColumnElement[Any] | None, *, dialect: Dialect, unknown: sa.Select[Any]
 ) -> sa.Select[Any]:
     """As `check`, and whether there is something to reclaim: owners that seem dead, and jobs of unknown owners.
 
-    Session locks are checked only for owners that are awake: an owner that sleeps holds no job.
+    Session locks are checked only for owners that are awake: an owner that sleeps holds no job. `unknown`: the ids of
+    owners that hold jobs and have no row in `owners.alias("known")`, which are not the rows that are counted.
     """
     now = database_now()
     locked = owners.c.server_since.is_not(None)
     lock_lost = sa.and_(owners.c.asleep.is_(None), locked, dialect.sessions.lock_holder(owners, owners.c.id).is_(None))
     unwell = _others(owners, sa.or_(owners.c.died.is_not(None), silent(owners, dialect, now), lock_lost))
-    # An alias: these owners are not the rows that are counted.
-    unknown_owners = sa.case((sa.exists(unknown(roles, owners.alias("known"))), 1), else_=0)
+    unknown_owners = sa.case((sa.exists(unknown), 1), else_=0)
     return check(owners, work).add_columns((unwell + unknown_owners).label("unwell"))
 
 

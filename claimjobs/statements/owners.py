@@ -12,7 +12,6 @@ import sqlalchemy as sa
 from claimjobs.dialects import Dialect
 from claimjobs.dialects.types import Instant, database_now
 from claimjobs.statements.find import LIMIT, counted
-from claimjobs.table.batches import OpenBatches
 from claimjobs.table.columns import CLAIMED
 from claimjobs.table.definitions import FIRST_OWNER
 from claimjobs.table.roles import ColumnRoles
@@ -23,24 +22,9 @@ def register(owners: sa.Table) -> sa.Insert:
     return sa.insert(owners)
 
 
-def is_used(owners: sa.Table, dialect: Dialect, roles: ColumnRoles, batches: OpenBatches | None) -> sa.Select[Any]:
-    """Whether somebody used the id `me` before, whose row is gone: jobs, open batches or a session still have it."""
-    used: list[sa.ColumnElement[bool]] = [dialect.sessions.lock_holder(owners, _ME).is_not(None)]
-    if batches is not None:
-        used.append(sa.exists().where(batches.table.c.owner_id == _ME))
-    if roles.batches is None and roles.owner_id is not None:
-        used.append(sa.exists().where(roles.mine))
-    return sa.select(sa.or_(*used))
-
-
-def largest(owners: sa.Table, roles: ColumnRoles, batches: OpenBatches | None) -> list[sa.Select[Any]]:
-    """The largest ids of owners, of open batches and of claimed jobs."""
-    found: list[sa.Select[Any]] = [sa.select(sa.func.max(owners.c.id))]
-    if batches is not None:
-        found.append(sa.select(sa.func.max(batches.table.c.owner_id)))
-    if roles.batches is None and roles.owner_id is not None:
-        found.append(sa.select(sa.func.max(roles.owner_id)).where(roles.state.is_(CLAIMED)))
-    return found
+def is_used(owners: sa.Table, dialect: Dialect, recorded: Sequence[sa.ColumnElement[bool]]) -> sa.Select[Any]:
+    """Whether somebody used the id `me` before, whose row is gone: its claims are `recorded`, or a session has it."""
+    return sa.select(sa.or_(dialect.sessions.lock_holder(owners, ME).is_not(None), *recorded))
 
 
 def beat(owners: sa.Table) -> sa.Update:
@@ -123,9 +107,7 @@ def declare_dead(owners: sa.Table) -> sa.Update:
 
 
 def held(roles: ColumnRoles) -> sa.Select[Any]:
-    """The keys of all jobs that `me` holds. With claims per batch also of jobs whose row is gone."""
-    if roles.batches is not None:
-        return roles.batches.keys(roles.batches.of(_ME))
+    """The keys of all jobs whose row says that `me` holds them."""
     return sa.select(*roles.key).where(roles.mine)
 
 
@@ -161,9 +143,6 @@ def unknown(roles: ColumnRoles, owners: sa.FromClause) -> sa.Select[Any]:
 
     Ids below ours belong to other programs, which may claim jobs of the same table.
     """
-    if roles.batches is not None:
-        owner_id = roles.batches.table.c.owner_id
-        return sa.select(owner_id).where(roles.batches.ours, ~sa.exists().where(owners.c.id == owner_id)).distinct()
     owner = roles.owner_id
     if owner is None:  # no owner holds a job
         return sa.select(sa.literal(0)).where(sa.false())
@@ -183,9 +162,9 @@ def of_process(owners: sa.Table) -> sa.ColumnElement[bool]:
     return sa.and_(owners.c.host == host, owners.c.pid == pid)
 
 
-_ME: Final = sa.bindparam("claimjobs_me", type_=sa.Integer)
+ME: Final = sa.bindparam("claimjobs_me", type_=sa.Integer)
 
 
 def me(owners: sa.Table) -> sa.ColumnElement[bool]:
     """The predicate of the row of the owner `me`."""
-    return owners.c.id == _ME
+    return owners.c.id == ME

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import Any, Final
+from dataclasses import dataclass
+from typing import Any, Final, cast
 
 import sqlalchemy as sa
 
@@ -148,9 +148,9 @@ def unclaimed(pair: SideCarJoin) -> sa.ColumnElement[bool]:
     return sa.and_(~sa.exists().where(pair.same_key, ~said).correlate(pair.source.table), pair.source.free)
 
 
-def left_behind(pair: SideCarJoin, batches: OpenBatches) -> sa.Select[Any]:
+def left_behind(pair: SideCarJoin) -> sa.Select[Any]:
     """The rows in open batches of `me` that are neither done nor dead: their keys, then failed attempts."""
-    theirs = replace(batches, key=pair.source.key)
+    theirs = cast(OpenBatches, pair.source.batches)  # with a side-car each claim is one
     mine = theirs.contain(theirs.of(sa.bindparam("claimjobs_me", type_=sa.Integer)))
     rows = sa.select(*pair.source.key, sa.func.coalesce(pair.in_claim(pair.attempts), 0))
     said = sa.case((pair.claims.state.columns_say(UNCLAIMED), 1), else_=0)

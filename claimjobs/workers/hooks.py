@@ -8,13 +8,13 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
-from claimjobs.batch.failures import Hook
 from claimjobs.callables import deferred
 from claimjobs.database.error_translation import reason
 from claimjobs.errors import BadHandler
 from claimjobs.log_events import SETUP_FAILED
 from claimjobs.log_records import enable_loggers
 from claimjobs.queue.references import load
+from claimjobs.settle.failures import Hook
 from claimjobs.signals import Cancelled
 
 Setup = Callable[[], AbstractContextManager[object]]

@@ -17,7 +17,6 @@ from multiprocessing.connection import Connection
 import sqlalchemy as sa
 
 from claimjobs.batch.batch import Batch
-from claimjobs.batch.failures import Hooks
 from claimjobs.database.connect import connected
 from claimjobs.database.error_translation import lasting, reason
 from claimjobs.errors import BadHandler, ClaimjobsError, NothingDone, ReferenceNotFound, TableMissing, UnfitTable
@@ -27,6 +26,7 @@ from claimjobs.options import Liveness, Retry
 from claimjobs.queue.map_file import Described, queue_of
 from claimjobs.queue.queue import Queue
 from claimjobs.queue.references import load
+from claimjobs.settle.failures import Hooks
 from claimjobs.signals import Cancelled, allow_cancel, exit_despite_threads, handle, unblock_signals
 from claimjobs.table.definitions import DEFAULT_TABLE
 from claimjobs.table.reflection import is_demonstrations

@@ -10,10 +10,10 @@ import pytest
 import sqlalchemy as sa
 
 from claimjobs import Batch, Columns, Queue
-from claimjobs.batch.still_due import MOST
 from claimjobs.contrib.advisory_locks import AdvisoryLocks
 from claimjobs.errors import StillDue
 from claimjobs.options import HOLDS
+from claimjobs.settle.still_due import MOST
 from tests.backends import Backend
 from tests.conformance.jobs import jobs, names
 from tests.conformance.test_contention import GATES, gate_closed, waits_at_the_gate

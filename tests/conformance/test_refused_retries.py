@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from claimjobs import Job, Queue, Retry
-from claimjobs.batch import stuck_jobs
 from claimjobs.errors import OutcomeRefused
+from claimjobs.settle import stuck_jobs
 from claimjobs.workers.consumer import consume
 from claimjobs.workers.handlers import JobHandler
 from tests.backends import Backend

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from claimjobs import Batch, Job, Queue, Retry
-from claimjobs.batch.failures import Hooks
+from claimjobs.settle.failures import Hooks
 from claimjobs.workers.consumer import consume
 from claimjobs.workers.handlers import BatchHandler, JobHandler
 from tests.backends import Backend

@@ -12,11 +12,11 @@ import pytest
 import sqlalchemy as sa
 
 from claimjobs import Batch, Queue
-from claimjobs.batch.settle import Outcomes
 from claimjobs.batch.settle_and_claim import SettleAndClaim
 from claimjobs.database.connect import engine_of
 from claimjobs.errors import BadPredicate, ServerUnreachable, StatementTimedOut, key_unreadable
 from claimjobs.options import ClaimsKind, HoldKind, Liveness
+from claimjobs.settle.outcomes import Outcomes
 from servers.proxy import Proxy
 from tests.backends import Backend
 from tests.conformance.jobs import counted, jobs, names

@@ -11,11 +11,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from claimjobs import Batch, Job, Retry, job_table
-from claimjobs.batch.failures import Failures, Hooks
 from claimjobs.batch.hold import Hold
-from claimjobs.batch.settle import Outcomes
 from claimjobs.claim.strategy import ClaimResult
 from claimjobs.errors import BatchMisused, ColumnMissing
+from claimjobs.settle.failures import Failures, Hooks
+from claimjobs.settle.outcomes import Outcomes
 from claimjobs.signals import Cancelled, cancel_here, shielded
 from claimjobs.table.roles import roles_of
 

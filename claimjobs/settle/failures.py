@@ -6,7 +6,6 @@ import logging
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
-from claimjobs.batch.settle import Outcomes
 from claimjobs.callables import require_finished
 from claimjobs.database.error_translation import reason
 from claimjobs.dialects import Key
@@ -14,6 +13,7 @@ from claimjobs.job import Job, claim_of
 from claimjobs.key_text import key_in_message
 from claimjobs.log_events import HOOK_FAILED, JOB_DEAD, JOB_RETRY
 from claimjobs.log_records import log_safely
+from claimjobs.settle.outcomes import Outcomes
 from claimjobs.signals import Cancelled
 from claimjobs.table.roles import ColumnRoles
 

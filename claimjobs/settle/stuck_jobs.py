@@ -11,9 +11,9 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import Final
 
-from claimjobs.batch.refusals import SettleWithRefusals, Unsettled
-from claimjobs.batch.settle import Outcomes
 from claimjobs.dialects import Key
+from claimjobs.settle.outcomes import Outcomes
+from claimjobs.settle.refusals import SettleWithRefusals, Unsettled
 
 AGAIN: Final = 5.0
 """Seconds between two tries to write the refused failures."""

@@ -14,7 +14,6 @@ from typing import Final, NamedTuple
 
 import sqlalchemy as sa
 
-from claimjobs.batch.settle import Outcomes, Settler
 from claimjobs.database.clock import in_utc
 from claimjobs.database.connection import Connector
 from claimjobs.database.error_translation import reason
@@ -23,7 +22,8 @@ from claimjobs.dialects import Dialect, Key
 from claimjobs.errors import StatementTimedOut, WriteSwallowed
 from claimjobs.job import claim_of, key_of
 from claimjobs.options import Retry
-from claimjobs.statements import owners
+from claimjobs.settle.outcomes import Outcomes
+from claimjobs.settle.settler import Settler
 from claimjobs.table.backend import Backend
 from claimjobs.table.roles import ColumnRoles
 
@@ -62,7 +62,7 @@ class SettleWithRefusals:
         self._settler = settler
         self._retry = retry
         self._roles, self._dialect = backend.roles, backend.dialect
-        self._held = owners.held(backend.roles)
+        self._held = settler.record.held
 
     def settle(self, owner: int, outcomes: Outcomes) -> Unsettled:
         """Write outcomes, and change those in `outcomes` that become failures."""

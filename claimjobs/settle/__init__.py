@@ -1,0 +1,1 @@
+"""Settle: write the outcomes of a batch."""

@@ -1,0 +1,252 @@
+"""OutcomeTable: where outcomes are written, in the table of the jobs or in its side-car."""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import islice
+from typing import Any, Final, Literal, NamedTuple, TypeVar
+
+import sqlalchemy as sa
+
+from claimjobs.claim.record import ClaimRecord
+from claimjobs.database.compiled_statement import CompiledStatement
+from claimjobs.dialects import Dialect, Key
+from claimjobs.dialects.types import database_now
+from claimjobs.errors import WriteSwallowed
+from claimjobs.job import key_of
+from claimjobs.options import LEAVE, Finish
+from claimjobs.settle.outcomes import MANY, Outcomes
+from claimjobs.statements import owners, side_car
+from claimjobs.statements import settle as statements
+from claimjobs.table.backend import Backend
+from claimjobs.table.roles import ColumnRoles
+
+Value = TypeVar("Value")
+
+ESCAPED: Final = "'\"\\\n\r\0\x1a"
+"""Characters before which a driver may write another one."""
+LONGEST_KEY: Final = 768
+"""The most characters of a text in an index, at 4 bytes each."""
+FEW: Final = 200
+"""The most jobs of one statement that has a value for each job: a CASE of n branches for n rows costs n * n."""
+MOST_BYTES: Final = 500_000
+"""About the most bytes of errors and of keys in one statement. A server that gets a packet larger than its limit, which
+is 1 MB or more, ends the session."""
+
+
+class Write(NamedTuple):
+    """A statement that writes outcomes of the jobs `keys`."""
+
+    statement: CompiledStatement
+    may_miss: bool = False
+    """Whether it is for rows of the side-car that are there already, or may never have been written."""
+    removes: bool = False
+    """Whether it deletes rows of the user's table, which others may have deleted before."""
+
+
+class OutcomeTable(ABC):
+    """Writes outcomes of jobs. Each write asks for the guard of the record of claims."""
+
+    def __init__(self, backend: Backend, record: ClaimRecord, now: sa.ColumnElement[Any]) -> None:
+        self.name = backend.source.name
+        """Of the queue."""
+        self.roles, self.dialect = backend.roles, backend.dialect
+        self.record = record
+        self._now = now
+        self.target = statements.SettleGuard(self.roles, self.dialect, record.guard)
+        self.many = int(min(MANY, most_keys(self.roles, self.dialect)))
+        """The most keys of one statement."""
+        self._release = Write(CompiledStatement(statements.release(self.target)))
+        self._still_mine = statements.still_mine(self.target)
+
+    @abstractmethod
+    def finish(self, wanted: Finish | Literal["leave"] | None) -> Sequence[Write]:
+        """The statements for done jobs."""
+
+    def with_claim_row(self, write: Write) -> sa.Delete | sa.Update | None:
+        """A statement for done jobs, which deletes their claim row, too; None where none can do both."""
+        del write
+        return None
+
+    def release(self) -> Sequence[Write]:
+        """The statements for released jobs. If the row does not name the owner, nothing is to be written: a row lock
+        ends, or a claim row is deleted.
+        """
+        return (self._release,) if self.record.names_owner else ()
+
+    def failures(self, outcomes: Outcomes) -> Iterator[tuple[Write, dict[str, Any]]]:
+        """The statements for failed jobs and for suspects, each with its parameters."""
+        texts = outcomes.errors if outcomes.stores_texts else {}
+        for keys in _cut_by_size(outcomes.retried, texts):
+            waits, errors = _of(keys, outcomes.retried), _of(keys, texts)
+            retry = statements.retry(self.target, self._now, errors=errors, delays=waits, isolated=outcomes.isolated)
+            yield Write(CompiledStatement(retry)), {"claimjobs_keys": keys}
+        for keys in _cut_by_size(outcomes.dead, texts):
+            dead = statements.mark_dead(self.target, self._now, _of(keys, texts))
+            yield Write(CompiledStatement(dead)), {"claimjobs_keys": keys}
+        for keys in _cut_by_size(outcomes.suspects, texts):
+            waits, errors = _of(keys, outcomes.suspects), _of(keys, texts)
+            suspect = statements.suspect(self.target, self._now, errors=errors, delays=waits)
+            group_size = outcomes.group_size or len(outcomes.suspects)
+            yield Write(CompiledStatement(suspect)), {"claimjobs_keys": keys, "claimjobs_group_size": group_size}
+
+    @abstractmethod
+    def lock(self, connection: sa.Connection, me: int, taken_out: set[Key], keys: Sequence[Key]) -> set[Key]:
+        """Lock the rows of these jobs: the keys of those for which outcomes may be written."""
+
+    def still_held(self, connection: sa.Connection, me: int, keys: Iterable[Key]) -> set[Key]:
+        """Those of these jobs whose row says that they are still as `me` has claimed them."""
+        return set(keys_for(connection, self._still_mine, keys, **self.record.by(me)))
+
+    @abstractmethod
+    def must_reach(self, connection: sa.Connection, write: Write, reached: int, keys: list[Key]) -> bool:
+        """A write reached fewer rows than it has keys: whether some of its jobs may be unwritten. Raises WriteSwallowed
+        if no owner in the row tells which.
+        """
+
+    @property
+    @abstractmethod
+    def left_behind(self) -> sa.Select[Any]:
+        """The jobs that a dead owner `me` has left, locked where that is needed: their keys, then attempts."""
+
+    @property
+    @abstractmethod
+    def left(self) -> sa.Select[Any]:
+        """The keys of all jobs that a dead owner `me` has left, also of those that another session has locked."""
+
+
+class JobsTable(OutcomeTable):
+    """In the table of the jobs."""
+
+    def __init__(self, backend: Backend, record: ClaimRecord, now: sa.ColumnElement[Any]) -> None:
+        super().__init__(backend, record, now)
+        self._delete = Write(CompiledStatement(statements.delete(self.target)))
+        self._keep = Write(CompiledStatement(statements.keep(self.target, now)))
+
+    def finish(self, wanted: Finish | Literal["leave"] | None) -> Sequence[Write]:
+        if wanted == LEAVE:
+            return self.release()
+        return (self._keep,) if wanted == "keep" else (self._delete,)
+
+    def with_claim_row(self, write: Write) -> sa.Delete | sa.Update | None:
+        if self.roles.batches is None or not self.dialect.returns_what_it_writes:
+            return None
+        both: sa.Delete | sa.Update = statements.with_batch(write.statement.statement, self.roles.batches)
+        return both
+
+    def lock(self, connection: sa.Connection, me: int, taken_out: set[Key], keys: Sequence[Key]) -> set[Key]:
+        return taken_out & self.still_held(connection, me, keys)
+
+    def must_reach(self, connection: sa.Connection, write: Write, reached: int, keys: list[Key]) -> bool:
+        if not self.record.names_owner:
+            raise WriteSwallowed(self.name, "the settle", (reached, len(keys)))
+        return True
+
+    @property
+    def left_behind(self) -> sa.Select[Any]:
+        return owners.left_behind(self.roles)
+
+    @property
+    def left(self) -> sa.Select[Any]:
+        return sa.select(*self.roles.key).where(self.roles.mine)
+
+
+class SideCarTable(OutcomeTable):
+    """In the side-car of a table that must not be altered. A claim has written no row of it."""
+
+    def __init__(self, backend: Backend, record: ClaimRecord, now: sa.ColumnElement[Any]) -> None:
+        super().__init__(backend, record, now)
+        self._pair = pair = side_car.SideCarJoin(backend.source, self.roles, self.dialect, now)
+        self._keep = Write(CompiledStatement(side_car.finish(pair)))
+        self._delete = Write(CompiledStatement(statements.delete(self.target)), may_miss=True)
+        self._remove = Write(CompiledStatement(side_car.remove(pair)), removes=True)
+        self._note = Write(CompiledStatement(side_car.note(pair)), may_miss=True)
+        self._ended = statements.ended(self.target)
+        self._still_there = statements.still_there(backend.source, self.dialect)
+
+    def finish(self, wanted: Finish | Literal["leave"] | None) -> Sequence[Write]:
+        return (self._keep,) if wanted == "keep" else (self._delete, self._remove)
+
+    def failures(self, outcomes: Outcomes) -> Iterator[tuple[Write, dict[str, Any]]]:
+        yield from ((self._note, {"claimjobs_keys": keys}) for keys in cut(outcomes.errors, self.many))
+        yield from super().failures(outcomes)
+
+    def lock(self, connection: sa.Connection, me: int, taken_out: set[Key], keys: Sequence[Key]) -> set[Key]:
+        return taken_out - set(keys_for(connection, self._ended, keys))
+
+    def must_reach(self, connection: sa.Connection, write: Write, reached: int, keys: list[Key]) -> bool:
+        """A row of the user's table may be deleted, and then none is written beside it."""
+        if write.may_miss:
+            return False
+        there = keys_for(connection, self._still_there, keys)
+        if write.removes and there:
+            raise WriteSwallowed(self.name, "the settle", (len(keys) - len(there), len(keys)), sorted(there, key=str))
+        if not write.removes and reached < len(there):
+            raise WriteSwallowed(self.name, "the settle", (reached, len(keys)))
+        return False
+
+    @property
+    def left_behind(self) -> sa.Select[Any]:
+        """Most jobs have no row in the side-car."""
+        return side_car.left_behind(self._pair)
+
+    @property
+    def left(self) -> sa.Select[Any]:
+        return self.left_behind.with_only_columns(*self._pair.source.key)
+
+
+def outcome_table(backend: Backend, record: ClaimRecord, now: sa.ColumnElement[Any] | None = None) -> OutcomeTable:
+    """Where the outcomes of a queue are written."""
+    kind = JobsTable if backend.user_table is None else SideCarTable
+    return kind(backend, record, database_now() if now is None else now)
+
+
+def _of(keys: list[Key], values: Mapping[Key, Value]) -> dict[Key, Value]:
+    """The values of these keys, if there are any."""
+    return {key: values[key] for key in keys} if values else {}
+
+
+def cut(keys: Iterable[Key], size: int) -> Iterator[list[Key]]:
+    """The keys in their order, in lists of `size`."""
+    rest = iter(keys)
+    while some := list(islice(rest, size)):
+        yield some
+
+
+def _cut_by_size(keys: Iterable[Key], texts: Mapping[Key, str]) -> Iterator[list[Key]]:
+    """The keys in their order, in lists of at most FEW, and of at most MOST_BYTES with their texts."""
+    some: list[Key] = []
+    size = 0
+    for key in keys:
+        # A statement has a key several times, in the conditions of its values.
+        more = 5 * _bytes(str(key)) + _bytes(texts.get(key, ""))
+        if some and (len(some) == FEW or size + more > MOST_BYTES):
+            yield some
+            some, size = [], 0
+        some.append(key)
+        size += more
+    if some:
+        yield some
+
+
+def _bytes(text: str) -> int:
+    """How many bytes a text has in a statement, if the driver writes it there, and escapes what must be escaped."""
+    return len(text.encode()) + sum(map(text.count, ESCAPED))
+
+
+def most_keys(roles: ColumnRoles, dialect: Dialect) -> float:
+    """The most keys of one statement. Infinite for keys without text, and where statements may have any size."""
+    texts = [column.type for column in roles.key if isinstance(column.type, (sa.String, sa.types._Binary))]
+    if not texts or dialect.sessions.statement_limit is None:
+        return math.inf
+    # A character is escaped in JSON, and then in the statement: four bytes, at worst seven.
+    size = 20 * len(roles.key) + sum(4 * min(type_.length or LONGEST_KEY, LONGEST_KEY) for type_ in texts)
+    return max(1, MOST_BYTES // size)
+
+
+def keys_for(connection: sa.Connection, statement: Any, keys: Iterable[Key], **by: Any) -> list[Key]:
+    """The keys that a statement returns for these keys. `by`: its other parameters."""
+    found = (connection.execute(statement, {"claimjobs_keys": some, **by}) for some in cut(keys, MANY))
+    return [key_of(row) for rows in found for row in rows]
