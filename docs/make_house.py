@@ -21,14 +21,14 @@ FOLDERS: Final = ("claimjobs", "dialects")
 SEAMS: Final = frozenset(
     {
         "claimjobs/options.py",
-        "claimjobs/batch/open_jobs.py",
-        "claimjobs/batch/transaction_hold.py",
         "claimjobs/claim/batch_claims.py",
         "claimjobs/claim/batch_statement.py",
         "claimjobs/claim/choose_strategy.py",
+        "claimjobs/claim/record.py",
         "claimjobs/claim/side_car.py",
         "claimjobs/lease/lease_hold.py",
         "claimjobs/lease/transaction_hold.py",
+        "claimjobs/settle/outcome_table.py",
         "claimjobs/statements/batches.py",
         "claimjobs/statements/side_car.py",
         "claimjobs/table/batches.py",
@@ -42,7 +42,7 @@ KIND_NAMES: Final = frozenset(
         # the lease and the open transaction
         *("by_lease", "_transaction", "_is_guarded_by_row"),
         # claims in rows and per batch
-        *("per_batch", "in_batches", "batches", "_batches", "open_jobs", "_open_jobs", "records_claims"),
+        *("per_batch", "in_batches", "batches", "_batches", "records_claims", "names_owner"),
         *("settle_batch", "_settle_batch", "is_per_batch", "_is_per_batch"),
         # the jobs' own table and a side-car
         *("side_car", "is_side_car", "_has_side_car", "user_table", "pair", "beside", "lock_source"),

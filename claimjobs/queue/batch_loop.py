@@ -239,7 +239,7 @@ class BatchSource:
     def _release_following(self) -> None:
         claimed = NOTHING if self._following is None else self._following.take()
         if claimed.jobs:
-            self._consumer.hold.release_following(claimed)
+            self._consumer.release_following(claimed)
 
 
 class PrefetchSource:

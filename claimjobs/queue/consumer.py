@@ -243,6 +243,11 @@ class Consumer:
         if self._hold is not None:
             self._hold.restart_from_head()
 
+    def release_following(self, claimed: ClaimResult) -> None:
+        """Release what a settle has claimed and no loop asks for. Does nothing in a forked child."""
+        if self._hold is not None:
+            self._hold.release_following(claimed)
+
     # --- claims in vain ----------------------------------------------------------------------------------
 
     def _claim_without_bad_rows(self, size: int, where: Where, error: Exception) -> ClaimResult:

@@ -6,7 +6,7 @@ from typing import Final
 
 EXPLAINED: Final[dict[tuple[str, str, str], str]] = {
     (
-        "claimjobs/batch/settle.py",
+        "claimjobs/settle/settler.py",
         "group_size=self.group_size or len(self.suspects),",
         "group_size=(len(self.suspects)),",
     ): "Outcomes are narrowed once, and never again.",
@@ -16,7 +16,7 @@ EXPLAINED: Final[dict[tuple[str, str, str], str]] = {
         "if (len({job.key for job in jobs}) < len(jobs)):",
     ): "A primary key names no two rows: looking for them there costs time, and finds none.",
     (
-        "claimjobs/batch/settle.py",
+        "claimjobs/settle/settler.py",
         "return True # the row of the side-car may be there already, or may never have been written",
         "return None # the row of the side-car may be there already, or may never have been written",
     ): "Who locks does not read which rows were not reached; who leases asks which of them it still holds: none.",
