@@ -7,8 +7,7 @@ import sqlalchemy as sa
 from claimjobs.dialects.base import Dialect, Key
 from claimjobs.dialects.key_locks import Lock
 from claimjobs.dialects.lexis import Lexis
-from claimjobs.dialects.mariadb import MariaDB
-from claimjobs.dialects.mysql import MySQL
+from claimjobs.dialects.mysql import MariaDB, MySQL
 from claimjobs.dialects.postgres import Postgres
 from claimjobs.dialects.waking import Listener
 

@@ -18,7 +18,6 @@ from claimjobs.dialects.key_locks import KeyLocks
 from claimjobs.dialects.lexis import Lexis
 from claimjobs.dialects.sessions import ISOLATION, Sessions
 from claimjobs.dialects.table_rules import TableRules
-from claimjobs.dialects.value_encoding import ValueEncoding
 from claimjobs.dialects.waking import WakeTrigger, Waking
 
 Write = TypeVar("Write", sa.Update, sa.Delete, sa.Select[Any])
@@ -30,14 +29,13 @@ class Dialect:
     """The portable base. Facts are attributes; what must be written differently is a method.
 
     What is not about the text of statements is in parts of its own: `errors`, `sessions`, `key_locks`, `table_rules`,
-    `encoding`, `waking` and `inspection`.
+    `waking` and `inspection`.
     """
 
     errors: ClassVar[ErrorCodes]
     sessions: ClassVar[Sessions]
     key_locks: ClassVar[KeyLocks]
     table_rules: ClassVar[TableRules]
-    encoding: ClassVar[ValueEncoding] = ValueEncoding()
     waking: ClassVar[Waking]
     inspection: ClassVar[Inspection]
 
@@ -151,6 +149,26 @@ class Dialect:
         larger = [further(column, value) for column, value in zip(columns, values, strict=True)]
         same = [column == value for column, value in zip(columns, values, strict=True)]
         return sa.or_(*(sa.and_(*same[:place], larger[place]) for place in range(len(larger))))
+
+    # --- how rows are read -------------------------------------------------------------------------------
+
+    def from_text(self, column: sa.Column[Any]) -> Callable[[str], Any] | None:
+        """What makes the value of a column from its text, if the driver takes longer for the value than for a text.
+        None: the column is read as it is."""
+        return None
+
+    def joined(self, columns: Sequence[sa.ColumnElement[Any]]) -> sa.ColumnElement[str]:
+        """Such columns as one text: their values with commas between them, and an empty value for NULL."""
+        raise NotImplementedError
+
+    def readable(self, key: Sequence[sa.Column[Any]]) -> Sequence[sa.ColumnElement[bool]]:
+        """The predicates of a row whose key Python can hold; none if it can hold all values of these types."""
+        return ()
+
+    def fetched(self, cursor: Any) -> Sequence[Any]:
+        """All rows of a driver's cursor. A row with a value that Python cannot hold is a `PartlyRead`."""
+        rows: Sequence[Any] = cursor.fetchall()
+        return rows
 
     # --- the rows of a CTE -------------------------------------------------------------------------------
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, Final, Literal
+from typing import Any, ClassVar, Final, Literal, Protocol
 
 import sqlalchemy as sa
 
@@ -71,7 +71,7 @@ class Pin:
     """Since when; None: that is not known."""
 
 
-class Inspection:
+class Inspection(Protocol):
     """Reads what differs between databases. Each method sends one statement or a few."""
 
     limits_transaction: ClassVar[bool] = False
@@ -79,28 +79,21 @@ class Inspection:
 
     def limit_time(self, connection: sa.Connection, seconds: float) -> None:
         """End each later statement that takes longer."""
-        raise NotImplementedError
 
     def plan(self, connection: sa.Connection, sql: str, parameters: Any) -> Plan:
         """The plan of a statement, given as the driver gets it. The statement is not run."""
-        raise NotImplementedError
 
     def rows_read(self, connection: sa.Connection, table: sa.Table) -> int:
         """A count that grows with each row of the table that this transaction reads."""
-        raise NotImplementedError
 
     def row_locks(self, connection: sa.Connection, table: sa.Table) -> int:
         """How many rows of the table this transaction has locked or written."""
-        raise NotImplementedError
 
     def settings(self, connection: sa.Connection, *, by_lease: bool) -> Iterator[Finding]:
         """Settings of the server that matter to claims."""
-        raise NotImplementedError
 
     def garbage(self, connection: sa.Connection, table: sa.Table) -> Iterator[Finding]:
         """How well the server removes the old versions of rows that claims would read."""
-        raise NotImplementedError
 
     def pins(self, connection: sa.Connection) -> Sequence[Pin]:
         """Who keeps old versions of rows, the oldest first. Raises NotShown if nobody is shown, but some are hidden."""
-        raise NotImplementedError

@@ -6,10 +6,11 @@ import contextlib
 import os
 import select
 import socket
+import sys
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
 from datetime import datetime
-from typing import Any, ClassVar, Final
+from typing import Any, ClassVar, Final, Protocol
 
 import sqlalchemy as sa
 
@@ -25,7 +26,7 @@ def keepalive(seconds: float) -> tuple[int, int, int]:
     return first, between, max(1, round((seconds - first) / between))
 
 
-class Sessions:
+class Sessions(Protocol):
     """Databases have different functions for this, and drivers different attributes."""
 
     forget_plans: ClassVar[sa.TextClause | None] = None
@@ -44,12 +45,11 @@ class Sessions:
 
     def largest_statement(self, connection: sa.Connection) -> int:
         """The most bytes of a statement."""
-        raise NotImplementedError
+        return sys.maxsize
 
     def idle_limits(self, connection: sa.Connection) -> Mapping[str, float]:
         """The settings of the session by which the server ends an open transaction in which nothing happens, or that
         takes long, with their seconds. Empty: there is no such limit."""
-        del connection
         return {}
 
     # --- connections of a driver -------------------------------------------------------------------------
@@ -60,20 +60,19 @@ class Sessions:
 
     def misread_option(self, driver: str, options: Mapping[str, Any]) -> tuple[str, str] | None:
         """An option of a URL that does not mean what it says, and the next step; None if there is none."""
-        del driver, options
         return None
 
-    def choose_host(self, engine: sa.Engine) -> None:
-        """Let an engine whose URL names several hosts connect to the one that takes writes, unless its driver does."""
-
-    def on_connect(self, driver_connection: Any) -> None:
-        """Set up a new connection of the driver."""
+    def prepare(self, engine: sa.Engine) -> None:
+        """Set up an engine: let it choose the one of several hosts that takes writes, and set up its connections."""
+        return
 
     def prepare_nothing_if_pooled(self, driver_connection: Any) -> None:
         """Turn off the driver's prepared statements if a pooler may change the session between transactions."""
+        return
 
     def forget_prepared(self, driver_connection: Any) -> None:
         """Let the driver prepare its statements anew, after an error on a connection in autocommit."""
+        return
 
     def descriptor(self, driver_connection: Any) -> int:
         """The file descriptor of a driver's connection."""
@@ -120,25 +119,21 @@ class Sessions:
 
         Without it a settle could wait for another program's row lock until the owner's lease is over.
         """
-        raise NotImplementedError
 
     def zone_switch(self, *, local: bool) -> tuple[sa.TextClause, sa.TextClause]:
         """The statements that set the session's time zone to UTC, and back to what it was before.
 
         `local`: a transaction is open, and nothing of this is left after it.
         """
-        raise NotImplementedError
 
     def is_in_utc(self, connection: sa.Connection) -> bool:
         """Whether the session's time zone is UTC, as far as its name tells."""
-        raise NotImplementedError
 
     def silence_setting(self, seconds: float) -> str:
         """The statement after which the server ends this session if its client has not answered for so many seconds.
 
         A machine that vanishes says no goodbye: without it its row locks stay for hours.
         """
-        raise NotImplementedError
 
     def unfit_setting(self, connection: sa.Connection) -> tuple[str, str] | None:
         """A setting with which our statements fail, or read too few rows; and the SQL that changes it. None: all fit.
@@ -149,19 +144,15 @@ class Sessions:
 
     def read_only_setting(self, connection: sa.Connection) -> tuple[str, str] | None:
         """The setting that makes this session read-only, though the server is not; and the SQL that changes it."""
-        raise NotImplementedError
 
     def is_read_only(self, connection: sa.Connection) -> bool:
         """Whether the server or the session is read-only for an account that may not ignore that."""
-        raise NotImplementedError
 
     def number(self) -> sa.ColumnElement[int]:
         """The number of the session that answers."""
-        raise NotImplementedError
 
     def greeted_by(self, driver_connection: Any) -> int:
         """The number of the session that greeted this connection of the driver."""
-        raise NotImplementedError
 
     def is_as_greeted(self, connection: sa.Connection) -> bool:
         """Whether the session that answers is the one that greeted the client. Behind a pooler it is another one."""
@@ -174,7 +165,6 @@ class Sessions:
         Of two transactions that change one row on two of them, the later one is refused. Rows that a transaction only
         reads or locks protect nothing there.
         """
-        del connection
         return False
 
     def catch_up(self, connection: sa.Connection) -> None:
@@ -182,6 +172,7 @@ class Sessions:
 
         Otherwise a consumer that comes from another one may find less here than it has written itself.
         """
+        return
 
     def locks_are_seen(self, connection: sa.Connection) -> bool:
         """Whether all sessions of the database see the locks of this one."""
@@ -195,18 +186,15 @@ class Sessions:
 
         The session keeps it.
         """
-        raise NotImplementedError
 
     def try_leader_lock(self, owners: sa.Table, jobs: sa.Table) -> sa.ColumnElement[bool]:
         """Take the session lock of the leader of a table of jobs, as above. It is no owner's."""
-        raise NotImplementedError
 
     def lock_holder(self, owners: sa.Table, owner: sa.ColumnElement[Any]) -> sa.ColumnElement[int]:
         """The session that holds the lock of this owner; NULL if none does.
 
         A server of another product may answer NULL though it granted the lock: CockroachDB grants all and keeps none.
         """
-        raise NotImplementedError
 
     def give_ids_above(self, owners: sa.Table, last: int) -> sa.Select[Any] | None:
         """The statement after which the table of owners gives ids above this one. One transaction after the other runs
@@ -214,13 +202,10 @@ class Sessions:
 
         None: it does so after an INSERT of a row with this id.
         """
-        del owners, last
         return None
 
     def end_session(self, session: int) -> sa.Executable:
         """End another session of the same user: its transaction is rolled back, and its locks are released."""
-        raise NotImplementedError
 
     def server_since(self, connection: sa.Connection) -> datetime:
         """When this server was started, by its own clock, to within two seconds."""
-        raise NotImplementedError

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Collection, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from typing import Any, ClassVar, Final, NamedTuple
+from typing import Any, ClassVar, Final, NamedTuple, Protocol
 
 import sqlalchemy as sa
 
@@ -43,7 +43,7 @@ class Place:
         return table.fullname if table.schema or self.is_default else f"{self.schema}.{table.name}"
 
 
-class TableRules:
+class TableRules(Protocol):
     """Questions about a table before anything is claimed from it, and what is needed to alter one in use."""
 
     steps: ClassVar[tuple[SchemaStep, ...]] = ()
@@ -73,7 +73,6 @@ class TableRules:
 
     def depends_on_zone(self, column: Any) -> bool:
         """Whether what is written into this reflected column, or read of it, depends on the session's time zone."""
-        raise NotImplementedError
 
     longest: ClassVar[int] = 63
     """The longest name of a table, an index or a type."""
@@ -89,11 +88,9 @@ class TableRules:
 
     def place(self, connection: sa.Connection, table: sa.Table) -> Place:
         """Where the server has this table, which is there."""
-        raise NotImplementedError
 
     def unclaimable(self, connection: sa.Connection, table: sa.Table) -> tuple[str, str] | None:
         """Why rows of this table cannot be locked and changed, and the next step; None if they can."""
-        raise NotImplementedError
 
     def unreadable_column(self, connection: sa.Connection, table: sa.Table) -> tuple[str, str] | None:
         """The column for which SQLAlchemy cannot read this table, and its type; None: it is not known."""
@@ -101,7 +98,6 @@ class TableRules:
 
     def unused_indexes(self, connection: sa.Connection, table: sa.Table) -> Collection[str]:
         """The names of indexes of this table that no statement can use, although they are there."""
-        raise NotImplementedError
 
     def child(self, connection: sa.Connection, table: sa.Table) -> str | None:
         """A table with keys of its own whose rows are read together with those of this one; None if there is none."""
@@ -109,25 +105,19 @@ class TableRules:
 
     def partition_columns(self, connection: sa.Connection, table: sa.Table) -> Collection[str]:
         """The columns that decide in which partition of its table a row is."""
-        raise NotImplementedError
 
     def collations(self, connection: sa.Connection, table: sa.Table) -> Mapping[str, str]:
         """The collations of the table's texts, if the database refuses to compare texts of different collations."""
         return {}
 
-    @contextmanager
-    def limited(self, connection: sa.Connection) -> Iterator[None]:
+    def limited(self, connection: sa.Connection) -> AbstractContextManager[None]:
         """In this block a statement waits LOCK_TIMEOUT seconds for its lock at most. The session is as it was after it.
 
         It is within a transaction.
         """
-        raise NotImplementedError
-        yield
 
     def lock_holder(self, connection: sa.Connection, table: sa.Table) -> str | None:
         """A session that has a lock on this table, for a message; None: the server shows none to this user."""
-        raise NotImplementedError
 
     def named_with(self, connection: sa.Connection, words: str) -> Sequence[str]:
         """The tables of the connection's schema whose comments contain these words."""
-        raise NotImplementedError

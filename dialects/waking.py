@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Iterator
+from contextlib import AbstractContextManager
 from typing import Any, Protocol
 
 import sqlalchemy as sa
@@ -22,30 +21,26 @@ class Listener(Protocol):
         """Free what the listener holds. `wait` is not called any more."""
 
 
-class WakeTrigger:
+class WakeTrigger(Protocol):
     """A trigger on a user's table that wakes idle owners, whoever inserts. Names are given as statements write them."""
 
     def make(self, table: str, claims: str, owners: str) -> str:
         """The statement that makes the trigger, if it is not there. `claims`: the table with the claims of this
         queue. `owners`: the table of owners, beside that.
         """
-        raise NotImplementedError
 
     def drop(self, table: str) -> str:
         """The statement that drops the trigger, if it is there."""
-        raise NotImplementedError
 
     def is_there(self, table: str) -> sa.ColumnElement[bool]:
         """Whether the table has the trigger, and it is enabled."""
-        raise NotImplementedError
 
 
-class Waking:
+class Waking(Protocol):
     """For a database that `wakes`."""
 
     def listener(self, connection: sa.Connection) -> Listener:
         """The listener of a connection's session."""
-        raise NotImplementedError
 
     def listen(self, owner: int) -> sa.Executable | None:
         """The statement that a session sends once so that it is woken with this owner; None: it needs none."""
@@ -54,18 +49,14 @@ class Waking:
     def wake(self, owners: sa.Table, owner: sa.ColumnElement[int]) -> sa.ColumnElement[Any]:
         """Wake an owner when this transaction is committed. If the database `interrupts`: the session to interrupt
         after the commit, or NULL."""
-        raise NotImplementedError
 
     def interrupt(self, session: int) -> sa.Executable:
         """End the statement that another session of the same user sleeps in, if that session is in `autocommit`."""
-        raise NotImplementedError
+        raise LookupError("sleepers of this database are not interrupted")
 
-    @contextlib.contextmanager
-    def autocommit(self, connection: sa.Connection) -> Iterator[None]:
+    def autocommit(self, connection: sa.Connection) -> AbstractContextManager[None]:
         """Let each statement commit itself for a `with` block, which saves a round trip each. If the database
         `interrupts`, the session can be interrupted in this block only.
 
         It must be inside a transaction of SQLAlchemy. If the session cannot be reset, it is ended.
         """
-        raise NotImplementedError
-        yield

@@ -16,7 +16,7 @@ import sqlalchemy as sa
 from claimjobs.dialects import Dialect
 from claimjobs.errors import key_unreadable
 from claimjobs.job import Convert, Job, PartlyRead, Places, UnreadableValue
-from claimjobs.statements.column_encoding import decoder, encoded, parts_of
+from claimjobs.statements.column_encoding import encoded, parts_of
 from claimjobs.table.roles import ColumnRoles
 
 AS_IT_IS: Mapping[str, Any] = MappingProxyType({})
@@ -54,7 +54,7 @@ class RowReader:
 
     def fetch(self, cursor: Any) -> Sequence[Any]:
         """All rows of a driver's cursor, as the driver gives them."""
-        return self._dialect.encoding.fetched(cursor)
+        return self._dialect.fetched(cursor)
 
     def jobs(self, rows: Sequence[Sequence[Any]], marked: Mapping[str, Any] = AS_IT_IS) -> list[Job]:
         """The jobs of these rows. `marked`: the values of known columns, and of columns that were changed since.
@@ -100,7 +100,7 @@ class RowReader:
     def has_suspects(self, rows: Iterable[Sequence[Any]]) -> bool:
         """Whether any row is a suspect. The first of joined columns is read without splitting the text."""
         suspect = self._roles.suspect
-        if suspect is not None and any(len(part) > 1 and part[0] is suspect for part in self.parts):
+        if suspect is not None and suspect in set(self.parts.joined):
             place = self._places[suspect.name][0]
             return any(row[place][:2] != "0," for row in rows) and any(self.group_sizes(rows))
         return any(self.group_sizes(rows))
@@ -118,26 +118,26 @@ class RowReader:
         if self._places:
             return
         columns: dict[str, tuple[int, Convert]] = {column.name: (-1, None) for column in self._roles.table.columns}
-        for place, part in enumerate(self.parts, self._before):
-            for number, column in enumerate(part):
-                decode = decoder(column, self._dialect) if len(part) == 1 else self._split(column, number)
-                columns[column.name] = place, _maker(column, here, described[place][1], decode)
+        for place, column in enumerate(self.parts.plain, self._before):
+            columns[column.name] = place, column.type.dialect_impl(here).result_processor(here, described[place][1])
+        place = self._before + len(self.parts.plain)
+        for number, column in enumerate(self.parts.joined):
+            columns[column.name] = place, self._split(column, number, here, described[place][1])
         self._key = _key_reader([columns[column.name] for column in self._roles.key])
         self._key_place = columns[self._roles.key[0].name][0]
         self._places = columns
 
-    def _split(self, column: sa.Column[Any], number: int) -> Callable[[str], Any]:
-        convert = self._dialect.encoding.joined_decoder(column)
+    def _split(self, column: sa.Column[Any], number: int, here: sa.Dialect, code: Any) -> Callable[[str], Any]:
+        """What reads the value with this number from a joined text. An empty value is NULL."""
+        make, convert = self._dialect.from_text(column), column.type.dialect_impl(here).result_processor(here, code)
+        assert make is not None  # noqa: S101 - it is joined
 
-        def split_first(joined: str) -> Any:
-            text = joined.partition(",")[0]
-            return convert(text) if text else None
-
-        def split_at(joined: str) -> Any:
+        def value(joined: str) -> Any:
             text = joined.split(",", number + 1)[number]
-            return convert(text) if text else None
+            found = make(text) if text else None
+            return found if convert is None else convert(found)
 
-        return split_at if number else split_first
+        return value
 
 
 def _with(marked: Mapping[str, Any], places: Places) -> Places:
@@ -151,15 +151,6 @@ def _refuse(unread: UnreadableValue) -> Any:
 
 def _always(value: Any) -> Callable[[Any], Any]:
     return lambda _: value
-
-
-def _maker(column: sa.Column[Any], here: sa.Dialect, code: Any, decode: Convert) -> Convert:
-    """What converts a driver's value: first the decoder, then the type, which converts NULL too."""
-    type_ = column.type.dialect_impl(here).result_processor(here, code)
-    if decode is None:
-        return type_
-    plain: Callable[[Any], Any] = lambda given: None if given is None else decode(given)  # noqa: E731
-    return plain if type_ is None else lambda given: type_(plain(given))
 
 
 def _key_reader(makers: list[tuple[int, Convert]]) -> Callable[[Sequence[Any]], Any]:

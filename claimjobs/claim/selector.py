@@ -42,7 +42,7 @@ class Selector:
         order = self.sweep_order if in_sweeps else order_of(self.order_by, self.roles, self.dialect.lexis)
         # A row whose key cannot be read would stop each claim that finds it, and all rows beside it.
         predicates = self.predicates(where)
-        ready = sa.and_(due, *self.dialect.encoding.readable(self.roles.key), *predicates)
+        ready = sa.and_(due, *self.dialect.readable(self.roles.key), *predicates)
         elsewhere = read_other_rows(predicates, self.engine.dialect, self.dialect.lexis)
         return Selection(ready, order, batches=self.roles.batches, in_sweeps=in_sweeps, reads_other_rows=elsewhere)
 

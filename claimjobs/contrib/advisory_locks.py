@@ -109,8 +109,7 @@ class AdvisoryJobLocks(JobLocks):
                 "not see each other's locks",
                 "or leave out `locking`; if the pooler shares no session, give AdvisoryLocks(behind_pooler=True)",
             )
-        home = connection.execute(self._dialect.key_locks.schema_of(self._roles.table)).scalar_one()
-        table = f"{home}.{self._roles.table.name}"
+        table = f"{self._dialect.table_rules.place(connection, self._roles.table).schema}.{self._roles.table.name}"
         return SessionKeyLocks(self._dialect, table, KeyText(self._roles, connection.dialect))
 
 

@@ -7,7 +7,6 @@ statement the first time. After that it does so only if the engine has listeners
 
 from __future__ import annotations
 
-import os
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -19,10 +18,6 @@ from sqlalchemy.sql.compiler import SQLCompiler
 
 from claimjobs.database.transactions import commits_by_itself
 from claimjobs.dialects.sessions import Sessions
-
-FAST_PATH: Final = not os.environ.get("CLAIMJOBS_NO_FAST_PATH")
-"""If it is off, SQLAlchemy sends every statement, and no column is encoded (see `statements.column_encoding`). The
-environment variable CLAIMJOBS_NO_FAST_PATH turns it off, for tests and to find a fault. Only speed depends on it."""
 
 WORD: Final = re.compile(r"[A-Za-z0-9_]*")
 """Texts that need no quoting."""
@@ -93,7 +88,7 @@ class CompiledStatement:
 
     def text_for(self, connection: sa.Connection, given: Given) -> Text | None:
         """The text to send; None: SQLAlchemy must send it."""
-        if not FAST_PATH or not _is_straight(connection):
+        if not _is_straight(connection):
             return None
         text = self._texts.get(given.get(self._constant))
         if text is None:

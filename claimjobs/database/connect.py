@@ -118,10 +118,9 @@ def _engine(url: sa.URL, connect_seconds: int) -> sa.Engine:
     secrets = {name: value for name, value in url.query.items() if is_secret(name) and name not in _COERCED}
     given = {_RENAMED.get(name, name): value for name, value in secrets.items()}
     engine = sa.create_engine(url.difference_update_query(secrets), connect_args={**wanted, **given})
-    sa.event.listen(engine, "connect", lambda driver_connection, _: dialect.sessions.on_connect(driver_connection))
     _leave_read_only_members(engine, dialect)
     _ask_before_use(engine, dialect)  # a producer has no heartbeat that would find a broken connection
-    dialect.sessions.choose_host(engine)
+    dialect.sessions.prepare(engine)
     return engine
 
 

@@ -276,7 +276,7 @@ class Consumer:
     def _report_unreadable_keys(self) -> None:
         """Log once the rows that are never claimed, when no other row is left: then the claim's index finds them."""
         backend = self.access.backend
-        source, readable = backend.source, backend.dialect.encoding.readable(backend.source.key)
+        source, readable = backend.source, backend.dialect.readable(backend.source.key)
         self._empty += 1
         if not readable or self._empty not in {1, *PROBES}:
             return

@@ -1,49 +1,49 @@
-"""The columns of a job as a claim returns them: plain, or encoded so that the driver reads them faster.
+"""The columns of a job as a claim returns them: plain, or several joined into one text that the driver reads faster.
 
-The encoding is an optimisation (docs/decisions/0025). Without `FAST_PATH` it is off: every column is returned as it is.
-`claimjobs.claim.row_reader` reads both forms.
+The text is an optimisation (docs/decisions/0065). `claimjobs.claim.row_reader` reads both forms.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Sequence
+from typing import Any, NamedTuple
 
 import sqlalchemy as sa
 
-from claimjobs.database.compiled_statement import FAST_PATH
 from claimjobs.dialects import Dialect
 from claimjobs.table.roles import ColumnRoles
 
-Parts = Sequence[Sequence[sa.Column[Any]]]
-"""The columns of a row that is returned: in each, one column of the table, or several that are joined into one text."""
+
+class Parts(NamedTuple):
+    """The columns of a table that a statement returns."""
+
+    plain: Sequence[sa.Column[Any]]
+    joined: Sequence[sa.Column[Any]]
+    """These are one text, behind the plain ones. `suspect` is the first of them."""
 
 
 def parts_of(columns: Sequence[sa.Column[Any]], dialect: Dialect, roles: ColumnRoles) -> Parts:
-    """How to return these columns. The key is not joined, and `suspect` is the first of the joined ones."""
-    joined = [column for column in columns if dialect.encoding.joins_columns(column) and column not in set(roles.key)]
-    if not FAST_PATH or len(joined) < 2:
-        return [[column] for column in columns]
+    """How to return these columns. The key is not joined."""
+    joined = [column for column in columns if dialect.from_text(column) and column not in set(roles.key)]
     joined.sort(key=lambda column: column is not roles.suspect)
-    return [*([column] for column in columns if column not in set(joined)), joined]
+    return Parts([column for column in columns if column not in set(joined)], joined)
 
 
 def flat(read: Parts) -> list[sa.Column[Any]]:
     """The columns of the table."""
-    return [column for part in read for column in part]
+    return [*read.plain, *read.joined]
 
 
 def encoded(read: Parts, dialect: Dialect, of: sa.FromClause | None = None) -> list[sa.ColumnElement[Any]]:
     """The columns to SELECT or to return. `of`: from this subquery, which has the columns of the table."""
-    return [_encoded(part if of is None else [of.c[column.key] for column in part], dialect) for part in read]
+    plain, joined = ([column if of is None else of.c[column.key] for column in part] for part in read)
+    return [*map(_as_it_is, plain), *([_as_text(joined, dialect)] if joined else [])]
 
 
 def encoded_with_last(read: Parts, dialect: Dialect, last: sa.ColumnElement[int]) -> list[sa.ColumnElement[Any]]:
-    """As `encoded`, with a number at the end: `last_of` reads it. It is joined with the last part if that is joined."""
-    *others, final = read
-    if len(final) == 1:
-        return [*encoded(read, dialect), last]
-    return [*encoded(others, dialect), _encoded([*final, last], dialect)]
+    """As `encoded`, with a number at the end, which `last_of` reads. If columns are joined, it is joined with them."""
+    end = _as_text([*read.joined, last], dialect) if read.joined else last
+    return [*map(_as_it_is, read.plain), end]
 
 
 def last_of(row: Sequence[Any]) -> int:
@@ -51,13 +51,9 @@ def last_of(row: Sequence[Any]) -> int:
     return int(str(row[-1]).rpartition(",")[2])
 
 
-def decoder(column: sa.Column[Any], dialect: Dialect) -> Callable[[Any], Any] | None:
-    """Makes the value that the driver would have returned from an encoded one. None: they are equal."""
-    return dialect.encoding.decoder(column) if FAST_PATH else None
+def _as_it_is(column: sa.ColumnElement[Any]) -> sa.ColumnElement[Any]:
+    return sa.type_coerce(column, sa.types.NullType()).label(str(column.name))
 
 
-def _encoded(part: Sequence[sa.ColumnElement[Any]], dialect: Dialect) -> sa.ColumnElement[Any]:
-    if len(part) > 1:
-        return sa.type_coerce(dialect.encoding.joined(part), sa.types.NullType()).label("claimjobs_joined")
-    value = dialect.encoding.encoded(part[0]) if FAST_PATH else part[0]
-    return sa.type_coerce(value, sa.types.NullType()).label(part[0].name)
+def _as_text(columns: Sequence[sa.ColumnElement[Any]], dialect: Dialect) -> sa.ColumnElement[Any]:
+    return sa.type_coerce(dialect.joined(columns), sa.types.NullType()).label("claimjobs_joined")

@@ -18,7 +18,7 @@ def how_many(roles: ColumnRoles) -> sa.Select[Any]:
 
 def keys(roles: ColumnRoles, dialect: Dialect) -> sa.Select[Any]:
     """The keys of `limit` rows, as far as the driver can read them."""
-    return _some(sa.select(*roles.key).where(*dialect.encoding.readable(roles.key)))
+    return _some(sa.select(*roles.key).where(*dialect.readable(roles.key)))
 
 
 def locked(roles: ColumnRoles, dialect: Dialect) -> sa.Select[Any]:

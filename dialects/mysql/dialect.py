@@ -2,39 +2,33 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any, ClassVar
+from collections.abc import Callable, Mapping, Sequence
+from datetime import datetime
+from typing import Any, ClassVar, Final
 
 import sqlalchemy as sa
 from sqlalchemy.dialects import mysql
+from sqlalchemy.ext.compiler import compiles
 
 from claimjobs.dialects.base import Dialect, Write
+from claimjobs.dialects.key_locks import NamedKeyLocks
 from claimjobs.dialects.lexis import STANDARD_QUOTES, Lexis
-from claimjobs.dialects.mysql.encoding import MySQLEncoding
-from claimjobs.dialects.mysql.errors import MySQLErrors
-from claimjobs.dialects.mysql.inspection import MySQLInspection
-from claimjobs.dialects.mysql.key_locks import MySQLKeyLocks
-from claimjobs.dialects.mysql.keys import (
-    StraightDelete,
-    force,
-    joined,
-    json_keys,
-    json_rows,
-    keys_table,
-    listed,
-    straight,
-)
-from claimjobs.dialects.mysql.sessions import MySQLSessions
-from claimjobs.dialects.mysql.table_rules import MySQLTableRules
+from claimjobs.dialects.mysql.errors import MariaDBErrors, MySQLErrors
+from claimjobs.dialects.mysql.inspection import MariaDBInspection, MySQLInspection
+from claimjobs.dialects.mysql.sessions import MariaDBSessions, MySQLSessions
+from claimjobs.dialects.mysql.table_rules import PREPARER, MariaDBTableRules, MySQLTableRules
 from claimjobs.dialects.mysql.waking import MySQLWaking
+from claimjobs.dialects.types import Instant, JsonKeys, StoredKeys, stored_type
+
+_HERE: Final[sa.Dialect] = mysql.dialect()
+_BINARY: Final = (sa.LargeBinary, sa.BINARY, sa.VARBINARY)
 
 
 class MySQL(Dialect):
     errors = MySQLErrors()
     sessions = MySQLSessions()
-    key_locks = MySQLKeyLocks()
+    key_locks = NamedKeyLocks()
     table_rules = MySQLTableRules()
-    encoding = MySQLEncoding()
     waking = MySQLWaking()
     inspection = MySQLInspection()
 
@@ -77,21 +71,37 @@ class MySQL(Dialect):
         """PyMySQL writes a list of values into the statement. SQLAlchemy makes a parameter of each, which is a tenth
         of a client's work for a job.
         """
-        return listed(key, parameter) if self._driver == "pymysql" else self.among(key, parameter)
+        return _listed(key, parameter) if self._driver == "pymysql" else self.among(key, parameter)
 
     def later(self, now: sa.ColumnElement[Any], seconds: sa.ColumnElement[Any]) -> sa.ColumnElement[Any]:
         # In microseconds: INTERVAL n SECOND would round a fraction given as a parameter.
         return sa.func.timestampadd(sa.text("MICROSECOND"), seconds * 1_000_000, now)
 
+    # --- how rows are read -------------------------------------------------------------------------------
+
+    def from_text(self, column: sa.Column[Any]) -> Callable[[str], Any] | None:
+        """PyMySQL makes each value in Python, however short it is, and parses a datetime with a regular expression: as
+        much work as five other values (docs/decisions/0065 has the figures).
+        """
+        if isinstance(column.type, sa.Integer):
+            return int
+        return _instant if isinstance(column.type, sa.DateTime | Instant) else None
+
+    def joined(self, columns: Sequence[sa.ColumnElement[Any]]) -> sa.ColumnElement[str]:
+        # An empty text that MariaDB's EMPTY_STRING_IS_NULL does not read as NULL.
+        nothing: sa.ColumnElement[str] = sa.literal_column("space(0)")
+        values = [sa.func.ifnull(one, nothing) if getattr(one, "nullable", True) else one for one in columns]
+        return sa.func.concat_ws(sa.literal_column("','"), *values, type_=sa.Text)
+
     # --- keys as JSON ------------------------------------------------------------------------------------
 
     def json_of_keys(self, key: Sequence[sa.Column[Any]], parameter: str) -> sa.ColumnElement[Any]:
-        return json_keys(key, parameter)
+        return _json_keys(key, parameter)
 
     def keys_in_json(
         self, document: sa.Column[Any], key: Sequence[sa.Column[Any]]
     ) -> tuple[sa.FromClause, Sequence[sa.ColumnElement[Any]]]:
-        return json_rows(document, key, "claimjobs_listed")
+        return _json_rows(document, key, "claimjobs_listed")
 
     # --- finding and locking rows ------------------------------------------------------------------------
 
@@ -111,7 +121,7 @@ class MySQL(Dialect):
         The index is forced, because a table that seems small is otherwise read whole, in its own order.
         """
         del order  # the candidates are in this order
-        return joined(jobs, key, "claimjobs_candidates", index)
+        return _joined(jobs, key, "claimjobs_candidates", index)
 
     def lock_in_order(self, wanted: sa.Select[Any], join: sa.Join, limit: Any, index: str | None) -> sa.Select[Any]:
         """As `only_candidates`, but the candidates do not leave the server.
@@ -119,7 +129,7 @@ class MySQL(Dialect):
         FOR UPDATE OF locks the table that it names; a subquery is a plain read. Because of its window function the
         subquery is stored, and read in the order in which it was stored.
         """
-        found = straight(wanted, join, index)
+        found = _straight(wanted, join, index)
         return found.limit(limit).with_for_update(skip_locked=True, of=join.right)
 
     def restrict_to_keys(self, statement: Write, key: Sequence[sa.Column[Any]], index: str | None) -> Write:
@@ -131,26 +141,26 @@ class MySQL(Dialect):
         row before it knows that it wants it. But in a join it locks the rows that its subqueries read.
         """
         if isinstance(statement, sa.Select):
-            return joined(statement, key, "claimjobs_keys", index)
+            return _joined(statement, key, "claimjobs_keys", index)
         if isinstance(statement, sa.Update):
             return self.by_key(statement.where(self.among_some(key, "claimjobs_keys")), index)
-        given, matches = keys_table(key, "claimjobs_keys")
-        return statement.where(matches).with_hint(force(index), selectable=given, dialect_name="*")
+        given, matches = _keys_table(key, "claimjobs_keys")
+        return statement.where(matches).with_hint(_force(index), selectable=given, dialect_name="*")
 
     def by_key(self, statement: Write, index: str | None) -> Write:
         # InnoDB would lock other consumers' rows that it reads through another index.
         if isinstance(statement, sa.Select):
-            return statement.with_hint(statement.get_final_froms()[0], force(index))
-        return statement.with_hint(force(index), dialect_name="*")
+            return statement.with_hint(statement.get_final_froms()[0], _force(index))
+        return statement.with_hint(_force(index), dialect_name="*")
 
     def through(self, rows: sa.Select[Any], column: sa.Column[Any], index: str | None) -> sa.Select[Any]:
         # MariaDB sorts by a column that is NULL in all rows, and locks the rows that it sorts.
-        return rows.with_hint(column.table, force(index))
+        return rows.with_hint(column.table, _force(index))
 
     # --- writing -----------------------------------------------------------------------------------------
 
     def delete(self, table: sa.Table) -> sa.Delete:
-        return StraightDelete(table)
+        return _StraightDelete(table)
 
     def upsert(
         self,
@@ -176,3 +186,127 @@ class MySQL(Dialect):
         # Every update sets the first TIMESTAMP of a table anew, unless it has a default.
         default = sa.text("'2000-01-01'") if isinstance(type_, sa.TIMESTAMP) else None
         return sa.Column(name, type_, primary_key=True, autoincrement=False, server_default=default)
+
+
+def _instant(text: str) -> datetime | str:
+    """An invalid date stays text, as with the drivers."""
+    try:
+        return datetime.fromisoformat(text)
+    except ValueError:
+        return text
+
+
+class MariaDB(MySQL):
+    """MariaDB 10.6 and later.
+
+    It has no FOR UPDATE OF (SQLAlchemy leaves the clause out by itself). That loses nothing: the table of candidates in
+    phase 2 has no rows that could be locked.
+    """
+
+    errors = MariaDBErrors()
+    sessions = MariaDBSessions()
+    table_rules = MariaDBTableRules()
+    inspection = MariaDBInspection()
+
+    title = "MariaDB"
+    # SKIP LOCKED and JSON_TABLE both came with 10.6.
+    oldest = (10, 6)
+    # Without FOR UPDATE OF, a locking read also locks the rows that its subqueries read.
+    finds_and_locks_at_once = False
+
+
+# --- finding rows by a list of keys: the keys are a table, and the index is named ------------------------------
+
+# InnoDB locks a row when it reads it. So a statement that locks must read no rows but those of its keys, and that must
+# not depend on the planner.
+
+
+def _force(index: str | None) -> str:
+    """The hint that makes a statement use this index; None: the primary key."""
+    return f"FORCE INDEX ({'PRIMARY' if index is None else PREPARER.quote(index)})"
+
+
+def _joined(rows: sa.Select[Any], key: Sequence[sa.Column[Any]], parameter: str, index: str | None) -> sa.Select[Any]:
+    """A select of the rows whose keys are in this parameter, in the order of the keys."""
+    given, matches = _keys_table(key, parameter)
+    return _straight(rows, given.join(key[0].table, matches), index)
+
+
+def _straight(rows: sa.Select[Any], join: sa.Join, index: str | None) -> sa.Select[Any]:
+    """Read the left of a join first, in its order, and find the row on the right for each of its rows by this index."""
+    return rows.select_from(join).prefix_with("STRAIGHT_JOIN").with_hint(join.right, _force(index))
+
+
+def _keys_table(key: Sequence[sa.Column[Any]], parameter: str) -> tuple[sa.TableValuedAlias, sa.ColumnElement[bool]]:
+    """The keys of a parameter as a table, in their order; and the condition that joins it to the table of the jobs."""
+    given, values = _json_rows(_json_keys(key, parameter), key, "candidate")
+    return given, sa.and_(*(column == value for column, value in zip(key, values, strict=True)))
+
+
+def _json_keys(key: Sequence[sa.Column[Any]], parameter: str) -> sa.BindParameter[Any]:
+    """The keys of a parameter as a JSON document."""
+    return sa.bindparam(parameter, type_=_JsonKeys(tuple(column.type for column in key)))
+
+
+def _json_rows(
+    document: sa.ColumnElement[Any], key: Sequence[sa.Column[Any]], name: str
+) -> tuple[sa.TableValuedAlias, Sequence[sa.ColumnElement[Any]]]:
+    """The keys of a JSON document as a table of this name, in their order; and the key's columns in it."""
+    # A user's predicate in the same WHERE may name columns without their table: so these names are unusual.
+    names = [f"claimjobs_k{i}" for i in range(len(key))]
+    paths = [f"$[{i}]" for i in range(len(key))] if len(key) > 1 else ["$"]
+    columns = ", ".join(f"{names[i]} {_type(column)} path '{paths[i]}'" for i, column in enumerate(key))
+    given = sa.func.json_table(document, sa.text(f"'$[*]' columns ({columns})")).table_valued(*names, name=name)
+    return given, [
+        sa.type_coerce(_read(column, given.c[name]), column.type) for name, column in zip(names, key, strict=True)
+    ]
+
+
+def _listed(key: Sequence[sa.ColumnElement[Any]], parameter: str) -> sa.ColumnElement[bool]:
+    """`key IN (the values of this parameter)`, for at least one value and a driver that writes a list into the
+    statement."""
+    values: sa.BindParameter[Any] = sa.bindparam(parameter, type_=_ListedKeys(tuple(column.type for column in key)))
+    return (key[0] if len(key) == 1 else sa.tuple_(*key)).bool_op("IN")(values)
+
+
+class _ListedKeys(StoredKeys):
+    cache_ok = True
+    here = _HERE
+
+
+class _JsonKeys(JsonKeys):
+    cache_ok = True
+    here = _HERE
+
+
+def _type(column: sa.Column[Any]) -> str:
+    """The type of a key within JSON_TABLE, which has no UUID. JSON holds no bytes, so they are sent as hex."""
+    stored = stored_type(column.type, _HERE)
+    if isinstance(stored, _BINARY):
+        return "text"
+    if isinstance(stored, sa.Uuid):
+        return "char(32)"
+    collation = getattr(stored, "collation", None)
+    name = column.type.compile(dialect=_HERE).partition(" CHARACTER SET ")[0].partition(" COLLATE ")[0]
+    return f"{name} COLLATE {PREPARER.quote(collation)}" if collation else name
+
+
+def _read(column: sa.Column[Any], given: sa.ColumnElement[Any]) -> sa.ColumnElement[Any]:
+    return sa.func.unhex(given) if isinstance(stored_type(column.type, _HERE), _BINARY) else given
+
+
+class _StraightDelete(sa.Delete):
+    """DELETE from a table that is joined to keys. It reads the keys first, whatever the planner would choose."""
+
+    inherit_cache = True
+
+
+@compiles(_StraightDelete, "mysql", "mariadb")
+def _delete(delete: _StraightDelete, compiler: Any, **kw: Any) -> str:
+    def tables(_delete: Any, table: Any, extra: Sequence[Any], from_hints: dict[Any, str], **kw: Any) -> str:
+        kw["asfrom"] = True
+        join = " STRAIGHT_JOIN ".join(part._compiler_dispatch(compiler, **kw) for part in (*extra, table))
+        return f"USING {join} {' '.join(from_hints.values())}"
+
+    compiler.delete_extra_from_clause = tables
+    return str(compiler.visit_delete(delete, **kw))

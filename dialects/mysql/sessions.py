@@ -53,13 +53,10 @@ class MySQLSessions(Sessions):
             return "ssl_disabled", "leave it out: any value of it switches TLS off"
         return None
 
-    def choose_host(self, engine: sa.Engine) -> None:
+    def prepare(self, engine: sa.Engine) -> None:
+        sa.event.listen(engine, "connect", _limit_only_greeting)
         if hosts := Hosts.of(engine.url):
             hosts.listen(engine)
-
-    def on_connect(self, driver_connection: Any) -> None:
-        if hasattr(driver_connection, "_read_timeout"):
-            driver_connection._read_timeout = None  # it was for the greeting; a statement may take longer
 
     def descriptor(self, driver_connection: Any) -> int:
         return int(getattr(driver_connection, "_sock", driver_connection).fileno())
@@ -173,6 +170,12 @@ class MariaDBSessions(MySQLSessions):
     )
 
     waiting, as_before = "wsrep_sync_wait = 1", "wsrep_sync_wait = @@global.wsrep_sync_wait"
+
+
+def _limit_only_greeting(driver_connection: Any, _record: Any) -> None:
+    """The read timeout was for the greeting; a statement may take longer."""
+    if hasattr(driver_connection, "_read_timeout"):
+        driver_connection._read_timeout = None
 
 
 _PREFIX: Final = "claimjobs."

@@ -10,8 +10,9 @@ from typing import Any, ClassVar, Final
 import sqlalchemy as sa
 from sqlalchemy.dialects import mysql
 
-from claimjobs.dialects.mysql.keys import PREPARER
 from claimjobs.dialects.table_rules import LOCK_TIMEOUT, Place, TableRules
+
+PREPARER: Final = mysql.dialect().identifier_preparer
 
 _KIND: Final = sa.text(
     "SELECT table_type, tables.engine, coalesce(transactions, 'NO') = 'YES' "

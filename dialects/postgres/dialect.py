@@ -10,17 +10,14 @@ from sqlalchemy.dialects import postgresql
 from sqlalchemy.dialects.postgresql import psycopg
 
 from claimjobs.dialects.base import Dialect
+from claimjobs.dialects.key_locks import NumberedKeyLocks
 from claimjobs.dialects.lexis import LETTER, STANDARD_QUOTES, Lexis
-from claimjobs.dialects.postgres.encoding import PostgresEncoding
 from claimjobs.dialects.postgres.errors import PostgresErrors
 from claimjobs.dialects.postgres.inspection import PostgresInspection
-from claimjobs.dialects.postgres.key_locks import PostgresKeyLocks
-from claimjobs.dialects.postgres.names import PREPARER
-from claimjobs.dialects.postgres.sessions import PostgresSessions
+from claimjobs.dialects.postgres.sessions import PREPARER, PostgresSessions
 from claimjobs.dialects.postgres.table_rules import PostgresTableRules
-from claimjobs.dialects.postgres.wake_trigger import PostgresWakeTrigger
-from claimjobs.dialects.postgres.waking import PostgresWaking
-from claimjobs.dialects.stored_keys import JsonKeys, stored_type
+from claimjobs.dialects.postgres.waking import PostgresWakeTrigger, PostgresWaking
+from claimjobs.dialects.types import JsonKeys, stored_type
 
 _HERE: Final = psycopg.dialect()  # type: ignore[no-untyped-call]
 
@@ -28,9 +25,8 @@ _HERE: Final = psycopg.dialect()  # type: ignore[no-untyped-call]
 class Postgres(Dialect):
     errors = PostgresErrors()
     sessions = PostgresSessions()
-    key_locks = PostgresKeyLocks()
+    key_locks = NumberedKeyLocks()
     table_rules = PostgresTableRules()
-    encoding = PostgresEncoding()
     waking = PostgresWaking()
     inspection = PostgresInspection()
 
@@ -84,6 +80,24 @@ class Postgres(Dialect):
         # With the portable OR, every page would read the index from its beginning.
         given = sa.tuple_(*map(_literal, values, columns))
         return sa.tuple_(*columns) < given if falling else sa.tuple_(*columns) > given
+
+    # --- how rows are read -------------------------------------------------------------------------------
+
+    def readable(self, key: Sequence[sa.Column[Any]]) -> Sequence[sa.ColumnElement[bool]]:
+        # Python has neither 'infinity' nor years BC. In some time zones it lacks the first or the last day.
+        found = [(column, *_ends(column.type)) for column in key if isinstance(column.type, (sa.Date, sa.DateTime))]
+        return [column.between(sa.literal_column(first), sa.literal_column(last)) for column, first, last in found]
+
+    def fetched(self, cursor: Any) -> Sequence[Any]:
+        # psycopg makes the values of a row when the row is fetched, and raises for a date that Python does not have.
+        try:
+            return super().fetched(cursor)
+        except Exception:
+            if not hasattr(cursor, "pgresult"):  # another driver, which does not keep the values as they were sent
+                raise
+            from claimjobs.dialects.postgres import rows  # noqa: PLC0415 - psycopg is slow to import
+
+            return rows.read_partly(cursor)
 
     # --- the rows of a CTE -------------------------------------------------------------------------------
 
@@ -151,16 +165,16 @@ class Postgres(Dialect):
         # Other drivers have other ways, or none.
         if connection.dialect.driver != "psycopg" or connection.dialect.is_async:
             return {}
-        from claimjobs.dialects.postgres import copy_rows  # noqa: PLC0415 - psycopg is slow to import
+        from claimjobs.dialects.postgres import rows  # noqa: PLC0415 - psycopg is slow to import
 
-        return copy_rows.copyable(connection, table, PREPARER.format_table(table))
+        return rows.copyable(connection, table, PREPARER.format_table(table))
 
     def copy(
         self, connection: sa.Connection, table: sa.Table, keys: Sequence[str], rows: Iterable[Sequence[Any]]
     ) -> None:
-        from claimjobs.dialects.postgres import copy_rows  # noqa: PLC0415
+        from claimjobs.dialects.postgres import rows as psycopg_rows  # noqa: PLC0415
 
-        copy_rows.copy(connection, table, keys, rows)
+        psycopg_rows.copy(connection, table, keys, rows)
 
 
 def json_keys(
@@ -266,3 +280,12 @@ def _array(parameter: str, type_: sa.types.TypeEngine[Any]) -> sa.ColumnElement[
 
 def _literal(value: Any, column: sa.Column[Any]) -> sa.ColumnElement[Any]:
     return value if isinstance(value, sa.ColumnElement) else sa.literal(value, column.type)
+
+
+def _ends(type_: sa.types.TypeEngine[Any]) -> tuple[str, str]:
+    """The first and the last value of a type that Python has, too."""
+    if isinstance(type_, sa.Date):
+        return "DATE '0001-01-01'", "DATE '9999-12-31'"
+    if type_.timezone:  # type: ignore[attr-defined]  # a DateTime
+        return "TIMESTAMPTZ '0001-01-02 00:00:00+00'", "TIMESTAMPTZ '9999-12-30 23:59:59+00'"
+    return "TIMESTAMP '0001-01-01 00:00:00'", "TIMESTAMP '9999-12-31 23:59:59.999999'"

@@ -9,7 +9,7 @@ from typing import Any, Final, NamedTuple
 import sqlalchemy as sa
 
 from claimjobs.dialects.inspection import Finding, Inspection, NotShown, Pin, Plan, TableRead
-from claimjobs.dialects.postgres.names import PREPARER
+from claimjobs.dialects.postgres.sessions import PREPARER
 
 DEAD: Final = 10_000
 """More dead rows than this, and than live ones, are a warning."""

@@ -9,9 +9,12 @@ from datetime import datetime
 from typing import Any, Final
 
 import sqlalchemy as sa
+from sqlalchemy.dialects import postgresql
 
-from claimjobs.dialects.postgres.names import PREPARER
 from claimjobs.dialects.sessions import ISOLATION, Sessions, keepalive
+
+# Names are sent as values, to `to_regclass` for example: this style of parameters leaves a percent sign as it is.
+PREPARER: Final = postgresql.dialect(paramstyle="named").identifier_preparer  # type: ignore[no-untyped-call]
 
 _HALF: Final = 2**31
 _TWO_NUMBERS: Final[sa.ColumnElement[int]] = sa.literal_column("2")

@@ -9,7 +9,7 @@ from typing import Any, Final
 import sqlalchemy as sa
 from sqlalchemy.dialects import postgresql
 
-from claimjobs.dialects.postgres.names import PREPARER
+from claimjobs.dialects.postgres.sessions import PREPARER
 from claimjobs.dialects.table_rules import LOCK_TIMEOUT, Place, TableRules
 
 # All partitions of a table count, because another server may store one of them.

@@ -12,5 +12,5 @@ from claimjobs.dialects import dialect_named_by
 def engine_to(url: str, **options: Any) -> sa.Engine:
     """As `sqlalchemy.create_engine`."""
     engine = sa.create_engine(url, **options)
-    dialect_named_by(engine).sessions.choose_host(engine)
+    dialect_named_by(engine).sessions.prepare(engine)
     return engine

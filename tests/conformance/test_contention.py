@@ -14,6 +14,7 @@ from claimjobs.claim.candidate_range import TRIES, Overfetch
 from claimjobs.claim.find_and_lock import FindThenLock
 from claimjobs.claim.strategy import ClaimRequest
 from claimjobs.dialects import Key
+from claimjobs.statements.column_encoding import Parts
 from claimjobs.statements.find import Selection, find
 from claimjobs.statements.lock import lock
 from claimjobs.table.definitions import article_table
@@ -95,9 +96,7 @@ def two_phases(backend: Backend, connection: sa.Connection) -> tuple[list[Key], 
     ready = roles.due(sa.func.now()) if backend.family == "postgres" else roles.state.is_("unclaimed")
     selection = Selection(ready, roles.default_order)
     found = connection.execute(find(roles, selection), {"claimjobs_limit": 10})
-    return [row[0] for row in found], lock(
-        roles, backend.dialect, selection, [[column] for column in roles.table.columns]
-    )
+    return [row[0] for row in found], lock(roles, backend.dialect, selection, Parts([*roles.table.columns], []))
 
 
 @contextmanager

@@ -13,8 +13,7 @@ import pytest
 import sqlalchemy as sa
 
 from claimjobs import Columns, Queue, job_table
-from claimjobs.dialects.mariadb import MariaDB
-from claimjobs.dialects.mysql import MySQL
+from claimjobs.dialects.mysql import MariaDB, MySQL
 from claimjobs.dialects.postgres import Postgres
 from claimjobs.errors import (
     AccessDenied,

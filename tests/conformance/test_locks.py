@@ -15,6 +15,7 @@ from claimjobs.claim.find_and_lock import FindAndLock
 from claimjobs.claim.strategy import ClaimRequest, ClaimStrategy
 from claimjobs.dialects.types import database_now
 from claimjobs.statements import owners, settle
+from claimjobs.statements.column_encoding import Parts
 from claimjobs.statements.find import Selection, find, keyset_order_of
 from claimjobs.statements.lock import lock
 from claimjobs.statements.mark import mark
@@ -156,9 +157,7 @@ def test_phase_2_goes_through_the_primary_key(backend: Backend, queue: Queue) ->
     with by_hand(backend) as connection:
         keys = connection.scalars(find(roles, selection), {"claimjobs_limit": CANDIDATES}).all()
         given = {"claimjobs_candidates": keys, "claimjobs_size": SIZE}
-        locking = backend.plan(
-            connection, lock(roles, backend.dialect, selection, [[column] for column in JOBS.columns]), given
-        )
+        locking = backend.plan(connection, lock(roles, backend.dialect, selection, Parts([*JOBS.columns], [])), given)
         taken = {"claimjobs_keys": list(keys[:SIZE]), "claimjobs_me": queue.owner_id}
         marking = backend.plan(connection, mark(roles, backend.dialect, database_now(), owner_table()), taken)
     for plan in (locking, marking):

@@ -62,12 +62,12 @@ TARGETS: Final[dict[str, tuple[str, str]]] = {
         "test_reclaim",
     ),
     "dialects": (
-        "dialects/base dialects/sessions dialects/error_codes dialects/mariadb "
-        "dialects/mysql/dialect dialects/mysql/keys dialects/mysql/errors dialects/mysql/sessions "
-        "dialects/mysql/key_locks dialects/mysql/waking dialects/mysql/encoding dialects/mysql/table_rules "
-        "dialects/postgres/dialect dialects/postgres/errors dialects/postgres/sessions dialects/postgres/key_locks "
-        "dialects/postgres/waking dialects/postgres/encoding dialects/postgres/table_rules",
-        "unit/test_connect unit/test_decoder test_claim test_settle test_two_tenants test_calls test_columns "
+        "dialects/base dialects/sessions dialects/error_codes dialects/key_locks "
+        "dialects/mysql/dialect dialects/mysql/errors dialects/mysql/sessions "
+        "dialects/mysql/waking dialects/mysql/table_rules "
+        "dialects/postgres/dialect dialects/postgres/errors dialects/postgres/sessions "
+        "dialects/postgres/waking dialects/postgres/table_rules",
+        "unit/test_connect test_claim test_settle test_two_tenants test_calls test_columns "
         "test_locks test_transaction test_transaction_lost test_key_only test_connections test_lost_answers "
         "test_unavailable test_large_batches test_timeouts test_wire test_unreadable test_assign test_errors "
         "test_unique",

@@ -79,12 +79,12 @@ def test_the_contracts_are_kept(copy: Path) -> None:
         ("queue/queue.py", "import claimjobs.cli", "Imports point down"),
         ("dialects/base.py", "import claimjobs.table.definitions", "Imports point down"),
         (
-            "dialects/mysql/keys.py",
+            "dialects/mysql/dialect.py",
             "import claimjobs.dialects.postgres",
             "MySQL and Postgres know nothing of each other",
         ),
         (
-            "dialects/postgres/names.py",
+            "dialects/postgres/rows.py",
             "import claimjobs.dialects.mysql",
             "MySQL and Postgres know nothing of each other",
         ),

@@ -1,7 +1,8 @@
-"""COPY: sends rows to Postgres as data, several times as fast as INSERT. It is imported if the driver is psycopg.
+"""Rows as psycopg sends them (COPY) and reads them. It is imported late, because psycopg is slow to import.
 
-For COPY a value is a text that the column's type reads. INSERT converts between types: for a column without a time
-zone, it converts an instant to the session's zone. If the two could differ for a column, its rows are inserted.
+COPY is several times as fast as INSERT. Its values are texts that the column's type reads. INSERT converts between
+types: for a column without a time zone, it converts an instant to the session's zone. If the two could differ for a
+column, its rows are inserted.
 """
 
 from __future__ import annotations
@@ -19,7 +20,11 @@ from uuid import UUID
 import psycopg
 import sqlalchemy as sa
 from psycopg import sql
+from psycopg.adapt import Transformer
+from psycopg.pq import Format
 from psycopg.types.json import Json, Jsonb
+
+from claimjobs.job import PartlyRead, UnreadableValue
 
 Takes = Callable[[Iterable[Any]], bool]
 
@@ -146,3 +151,29 @@ def _explained(connection: sa.Connection, error: Any, statement: str) -> BaseExc
     options: dict[str, Any] = {"connection_invalidated": gone, "dialect": dialect}
     converted: BaseException = sa.exc.DBAPIError.instance(statement, None, error, psycopg.Error, **options)
     return converted
+
+
+# --- rows that psycopg cannot read as a whole ------------------------------------------------------------------
+
+
+def read_partly(cursor: Any) -> Sequence[Any]:
+    """All rows of the result of a cursor, with `UnreadableValue` in place of what Python cannot hold."""
+    result, made = cursor.pgresult, Transformer.from_context(cursor)
+    columns = [(result.ftype(i), Format(result.fformat(i))) for i in range(result.nfields)]
+    rows = []
+    for number in range(result.ntuples):
+        sent = [result.get_value(number, i) for i in range(result.nfields)]
+        values = tuple(_value(made, one, *column) for one, column in zip(sent, columns, strict=True))
+        rows.append(PartlyRead(values) if any(isinstance(value, UnreadableValue) for value in values) else values)
+    return rows
+
+
+def _value(made: Any, sent: bytes | None, type_: int, format_: Format) -> Any:
+    if sent is None:
+        return None
+    try:
+        return made.get_loader(type_, format_).load(sent)
+    except Exception as error:
+        known = made.adapters.types.get(type_)
+        text = bytes(sent).decode(errors="backslashreplace")
+        return UnreadableValue(f"{text!r}, {known.name if known else type_}: {error}")
