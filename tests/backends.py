@@ -379,7 +379,12 @@ class Backend:
         for queue in self._queues:
             queue.close()
         for engine in self._engines:
-            if isinstance(engine.pool, sa.QueuePool) and (out := engine.pool.checkedout()):
+            pool = engine.pool
+            if not isinstance(pool, sa.QueuePool):
+                continue
+            with contextlib.suppress(TimeoutError):  # a thread that wakes others after a commit may be about to end
+                poll(lambda pool=pool: not pool.checkedout(), 30.0)  # type: ignore[misc]
+            if out := pool.checkedout():
                 yield f"{out} connections not given back to their pool"
         if not self.may_leave_owners and (owners := self._owners()):
             yield f"owners {owners}"

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 import sqlalchemy as sa
 
-from claimjobs import make, tables_for
+from claimjobs import Liveness, make, tables_for
 from claimjobs.errors import TableMissing, UnfitTable
 from claimjobs.table.definitions import OWNER_TABLE
 from tests.backends import Backend, Servers
@@ -58,7 +58,10 @@ def test_two_names_of_a_table_are_one_queue(backend: Backend, claims: str) -> No
 def test_two_names_of_a_table_have_one_side_car(backend: Backend, abroad: sa.Engine) -> None:
     ORDERS.create(backend.engine)
     fill(backend, 3)
-    one, other = still(beside(backend, "orders")), backend.bare_queue(f"{home(backend)}.orders", side_car=True)
+    one, other = (
+        still(beside(backend, "orders", liveness=Liveness(lease=600))),
+        backend.bare_queue(f"{home(backend)}.orders", side_car=True),
+    )
     away = backend.bare_queue(f"{home(backend)}.orders", bind=abroad, side_car=True)
     assert len(one.claim(2)) == 2
     assert len(other.claim(3)) == 1
