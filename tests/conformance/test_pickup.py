@@ -67,10 +67,9 @@ def test_a_callers_transaction_keeps_its_savepoint(backend: Backend) -> None:
     engine = backend.new_engine()
     queue = backend.queue(bind=engine)
     queue.enqueue(jobs(1))
-    with engine.connect() as connection, counted(engine) as sent:
+    with engine.begin() as connection, counted(engine) as sent:
         queue.enqueue({"d": "", "e": ""}, connection)
         assert words(sent)[:3] == ["SAVEPOINT", "INSERT", "RELEASE"]
-        connection.rollback()
 
 
 # --- what it promises all the same ---------------------------------------------------------------------------
