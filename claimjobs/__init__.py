@@ -7,9 +7,6 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from claimjobs.admin.assigner import Assignment
-    from claimjobs.admin.assignments import Assignments
-    from claimjobs.admin.ledger import Ledger
     from claimjobs.batch.batch import Batch
     from claimjobs.claim.locking import JobLocks, Locking
     from claimjobs.embedded.server import database_url
@@ -28,14 +25,11 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 __all__ = [
-    "Assignment",
-    "Assignments",
     "Batch",
     "ClaimjobsError",
     "Columns",
     "Job",
     "JobLocks",
-    "Ledger",
     "Liveness",
     "Locking",
     "Queue",
@@ -53,14 +47,11 @@ __all__ = [
 ]
 
 _MODULES = {
-    "Assignment": "admin.assigner",
-    "Assignments": "admin.assignments",
     "Batch": "batch.batch",
     "ClaimjobsError": "errors",
     "Columns": "table.columns",
     "Job": "job",
     "JobLocks": "claim.locking",
-    "Ledger": "admin.ledger",
     "Liveness": "options",
     "Locking": "claim.locking",
     "Queue": "queue.queue",

@@ -239,15 +239,6 @@ class Dialect:
         """Make a statement find its rows through this index; None: the primary key."""
         return statement
 
-    def through(self, rows: sa.Select[Any], column: sa.Column[Any], index: str | None) -> sa.Select[Any]:
-        """Make a select of rows with equal values in this column find them through its index (None: the primary key),
-        without a sort.
-
-        Portable: ordered by the column, because only the index gives that order without a sort. A planner that expects
-        many such rows would otherwise read the table from its beginning, where after a while there are none.
-        """
-        return rows.order_by(column)
-
     # --- writing -----------------------------------------------------------------------------------------
 
     def delete(self, table: sa.Table) -> sa.Delete:

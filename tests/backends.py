@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Final
 import pytest
 import sqlalchemy as sa
 
-from claimjobs import Assignments, Batch, Queue, make, tables_for
+from claimjobs import Batch, Queue, make, tables_for
 from claimjobs.dialects import DIALECTS, Dialect
 from claimjobs.dialects.types import Instant
 from claimjobs.table.definitions import OWNER_TABLE
@@ -205,7 +205,7 @@ class Backend:
         self.engine = self._place.engine
         self.url: str = self.engine.url.render_as_string(hide_password=False)
         self._engines = [self.engine]
-        self._queues: list[Queue | Assignments] = []
+        self._queues: list[Queue] = []
         self._made: Any = None  # which tables were made first in the empty database, and what was there then
 
     @property
@@ -244,12 +244,6 @@ class Backend:
         queue = kind(bind or self.engine, table, **options)
         self._queues.append(queue)
         return queue
-
-    def assignments(self, table: str, *, bind: sa.Engine | None = None, **options: Any) -> Assignments:
-        """Rows of a table that is there, to be given to workers."""
-        given = Assignments(bind or self.engine, table, **options)
-        self._queues.append(given)
-        return given
 
     def make(self, table: str | sa.Table | type[Any] = "jobs") -> None:
         """Make the tables of a queue where they are missing."""

@@ -1,1 +1,1 @@
-"""Administration of a queue: stats, dead jobs, purge, ledger, assignments."""
+"""Administration of a queue: stats, dead jobs, purge, pause, upgrades."""

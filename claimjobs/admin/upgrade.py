@@ -18,7 +18,7 @@ from claimjobs.dialects.table_rules import SchemaStep
 from claimjobs.errors import ClaimjobsError, TableMissing, UnfitTable
 from claimjobs.table.create import alter
 from claimjobs.table.ddl import text
-from claimjobs.table.definitions import MADE_BY, OWN_TABLES, OWNER_TABLE, SCHEMA, version_of
+from claimjobs.table.definitions import MADE_BY, OWNER_TABLE, SCHEMA, SHARED_TABLES, version_of
 from claimjobs.table.reflection import resolve
 
 
@@ -42,8 +42,8 @@ def plan(engine: sa.Engine, names: Sequence[str] = ()) -> list[OutdatedTable]:
     rules = dialect_for(engine).table_rules
     with connected(engine) as connection:
         made = rules.named_with(connection, MADE_BY)
-        shared = [name for name in made if name in OWN_TABLES]
-        chosen = [*shared, *(names or (name for name in made if name not in OWN_TABLES))]
+        shared = [name for name in made if name in SHARED_TABLES]
+        chosen = [*shared, *(names or (name for name in made if name not in SHARED_TABLES))]
         if not chosen:
             raise TableMissing(OWNER_TABLE)
         found = [_outdated(engine, resolve(connection, name), rules.steps) for name in chosen]
@@ -94,7 +94,7 @@ def _outdated(engine: sa.Engine, table: sa.Table, steps: Sequence[SchemaStep]) -
 
 def _kind(table: sa.Table) -> str:
     """Which steps are for this table: those of its name, of tables of jobs, or of side-cars, which have no priority."""
-    if table.name in OWN_TABLES:
+    if table.name in SHARED_TABLES:
         return table.name
     return "jobs" if "priority" in table.c else "side-car"
 

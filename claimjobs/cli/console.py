@@ -27,7 +27,7 @@ GIVEN = "claimjobs.given"
 """The words of the options that describe the queue, by the option."""
 LOG_FORMAT = "claimjobs.log_format"
 
-QUOTED: Final = re.compile(r"`claimjobs (?!upgrade-tables|--|[^`]*--ledger)([^`]+)`")
+QUOTED: Final = re.compile(r"`claimjobs (?!upgrade-tables|--)([^`]+)`")
 """A command in a message that works on one queue."""
 
 # --- the streams ---------------------------------------------------------------------------------------------

@@ -8,7 +8,6 @@ from typing import Final
 
 import click
 
-from claimjobs.admin.ledger import Ledger
 from claimjobs.admin.purge import Kept
 from claimjobs.admin.stats import OwnerStats
 from claimjobs.cli.console import age, command, data, log_as_messages, number, say, show
@@ -150,7 +149,6 @@ def _refuse_the_living(owner_id: int, owner: OwnerStats | None) -> None:
 @click.option("--older-than", type=Duration(), required=True, metavar="AGE", help="A number and a unit: s, m, h, d, w.")
 @click.option("--status", type=click.Choice(["done", "dead"]), default="done", help="The status of the jobs to delete.")
 @click.option("--where", metavar="SQL", help="Only jobs for which this holds; SQL as after WHERE.")
-@click.option("--ledger", metavar="NAME", help="Entries of this queue in a destination's ledger instead of jobs.")
 @click.option("--dry-run", is_flag=True, help="Count them, and delete nothing.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON object.")
 @queue_options
@@ -159,7 +157,6 @@ def purge(
     older_than: timedelta,
     status: Kept,
     where: str | None,
-    ledger: str | None,
     dry_run: bool,
     as_json: bool,
 ) -> None:
@@ -176,14 +173,7 @@ def purge(
       claimjobs purge --older-than 7d --dry-run
       claimjobs purge --older-than 12h --where "d like 'test%'"
       claimjobs purge --older-than 4w --status dead --json
-      claimjobs purge --older-than 90d --ledger emails
     """
-    if ledger is None:
-        with target.queue() as queue:
-            count = queue.purge(older_than, status=status, where=where, dry_run=dry_run)
-    elif where is not None or status != "done":
-        raise click.UsageError("--where and --status are for jobs: the ledger has neither")
-    else:
-        with target.engine() as engine:
-            count = Ledger(ledger).purge(engine, older_than, dry_run=dry_run)
+    with target.queue() as queue:
+        count = queue.purge(older_than, status=status, where=where, dry_run=dry_run)
     data(json.dumps({"would_purge" if dry_run else "purged": count}) if as_json else count)

@@ -21,7 +21,7 @@ from claimjobs.settings import Settings
 from claimjobs.table import create as setup
 from claimjobs.table.acceptance import check_no_own
 from claimjobs.table.ddl import ddl, drop_statement, has_wake_trigger, make_statement, trigger_of
-from claimjobs.table.definitions import SCHEMA, ledger_table
+from claimjobs.table.definitions import SCHEMA
 from claimjobs.table.reflection import resolve
 from claimjobs.table.side_car_table import side_car_tables
 
@@ -53,15 +53,12 @@ def _names(_context: click.Context, _option: click.Parameter, given: tuple[str, 
 )
 @click.option("--yes", is_flag=True, help="Do not ask before --recreate or --add changes anything.")
 @click.option("--sql", is_flag=True, help="Print the statements, for the URL's kind of database; change nothing.")
-@click.option("--ledger", is_flag=True, help="Make the ledger of a destination instead, see `claimjobs.Ledger`.")
 @click.option(
     "--wake-trigger", "trigger", flag_value="make", help="Also make a trigger by which each INSERT wakes consumers."
 )
 @click.option("--drop-wake-trigger", "trigger", flag_value="drop", help="Only drop that trigger.")
 @queue_options
-def setup_tables(
-    target: Target, add: list[str], recreate: bool, yes: bool, sql: bool, ledger: bool, trigger: Trigger
-) -> None:
+def setup_tables(target: Target, add: list[str], recreate: bool, yes: bool, sql: bool, trigger: Trigger) -> None:
     """Make the missing tables of a queue, and print which tables existed.
 
     --table NAME makes the table of the demonstration, with two text columns as its payload. For a table with your own
@@ -76,9 +73,6 @@ def setup_tables(
     of owners, whose ids must never be used again, nor the table of queues: all queues of a database share them.
 
     --side-car makes the table of outcomes for a table that must not be altered. Of that table only the key is checked.
-
-    --ledger makes only the table claimjobs_ledger. In the database where your jobs have their effect, it tells the
-    first attempt of a job from a second one. It is never dropped.
 
     --wake-trigger makes a trigger on the table, where the database can: an INSERT of any program (psql, COPY, another
     language) then wakes idle consumers when it is committed; without it they poll every 3 to 5 s. A producer needs no
@@ -96,12 +90,10 @@ def setup_tables(
       claimjobs setup-tables --add run_at,attempts,claim-index --yes
       claimjobs setup-tables --recreate --yes
       claimjobs setup-tables --sql --url mysql:// > jobs.sql
-      claimjobs setup-tables --ledger
       claimjobs setup-tables --wake-trigger
     """
-    trigger = None if ledger else trigger
     side_car = bool(target.described.get("side_car"))
-    _refuse_mixtures(recreate, bool(add), ledger=ledger, trigger=trigger, side_car=side_car)
+    _refuse_mixtures(recreate, bool(add), trigger=trigger, side_car=side_car)
     if recreate and not (yes or sql):
         need_yes("--recreate drops a table")
     reads = bool(not sql or add or side_car)
@@ -112,14 +104,12 @@ def setup_tables(
         if add:
             _add(queue, add, yes=yes, sql=sql)
         elif sql:
-            _print_ddl(queue, trigger, recreate, ledger=ledger)
+            _print_ddl(queue, trigger, recreate)
         if not sql:
-            _tell(setup.make(queue.engine, [ledger_table()])) if ledger else _set_up(queue, trigger, recreate, yes=yes)
+            _set_up(queue, trigger, recreate, yes=yes)
 
 
-def _refuse_mixtures(recreate: bool, add: bool, *, ledger: bool, trigger: Trigger, side_car: bool) -> None:
-    if (recreate or add) and ledger:
-        raise click.UsageError("--ledger makes only the ledger, which is never dropped: leave out the other options")
+def _refuse_mixtures(recreate: bool, add: bool, *, trigger: Trigger, side_car: bool) -> None:
     if recreate and trigger == "drop":
         raise click.UsageError("--drop-wake-trigger only drops the trigger: leave out --recreate")
     if recreate and add:
@@ -128,9 +118,9 @@ def _refuse_mixtures(recreate: bool, add: bool, *, ledger: bool, trigger: Trigge
         raise click.UsageError("--side-car is for a table that must not be altered: leave out --recreate and --add")
 
 
-def _print_ddl(queue: Queue, trigger: Trigger, recreate: bool, *, ledger: bool) -> None:
+def _print_ddl(queue: Queue, trigger: Trigger, recreate: bool) -> None:
     if trigger != "drop":
-        show_sql(ddl(queue.engine, [ledger_table()] if ledger else _tables(queue), recreate=recreate))
+        show_sql(ddl(queue.engine, _tables(queue), recreate=recreate))
     if trigger is not None:
         show_sql(f"{_trigger_statement(queue, trigger)};")
 

@@ -16,6 +16,7 @@ INSTEAD: Final[dict[str, str]] = {
     "--rejects": "a line that does not fit is told with its number, and all others are enqueued",
     "--chunk": "a file is one transaction; make smaller files, as with `split -l 100000`",
     "--from-line": "give the lines from there on, as with `tail -n +1000 FILE | claimjobs enqueue -`",
+    "--ledger": "make and purge the ledger in Python, by claimjobs.contrib.ledger",
     "--lock": "choose advisory locks in Python: Queue(hold='transaction', locking=AdvisoryLocks())",
     "--candidates-url": "read candidates from a replica in Python: Queue(locking=Replica(url))",
     "candidates": "use locking=Replica(url) of claimjobs.contrib.replica",

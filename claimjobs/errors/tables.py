@@ -23,8 +23,8 @@ class TableMissing(UnfitTable):
 
     def __init__(self, name: str, *, words: str | None = None, within: str | None = None) -> None:
         """`words`: what makes it, after `setup-tables`; `within`: the table of jobs in whose schema it must be."""
-        hints = {**dict.fromkeys(_WITHOUT_TABLE, ""), "claimjobs_ledger": " --ledger"}
-        hint = hints.get(name, f" --table {shlex.quote(name)}") if words is None else f" {words}"
+        named = "" if name in _WITHOUT_TABLE else f" --table {shlex.quote(name)}"
+        hint = named if words is None else f" {words}"
         what, otherwise = f"table {name!r} is not in this database", ", or check the name and the URL"
         if within is not None and "." in name:
             what, otherwise = f"{what}, and it must be in the schema of {within!r}", ""
@@ -82,7 +82,6 @@ _TYPES: Final = {
     "attempts": "INTEGER NOT NULL DEFAULT 0",
     "last_error": "TEXT",
     "suspect": "INTEGER NOT NULL DEFAULT 0",
-    "assignee": "INTEGER UNIQUE",
 }
 
 

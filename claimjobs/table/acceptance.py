@@ -23,7 +23,7 @@ from claimjobs.errors import (
 from claimjobs.options import SIDE_CAR
 from claimjobs.table.columns import ROLES
 from claimjobs.table.ddl import add_column
-from claimjobs.table.definitions import LAST_OWNER, MADE_BY, OWN_TABLES, job_table, reserved_name
+from claimjobs.table.definitions import LAST_OWNER, MADE_BY, SHARED_TABLES, job_table, reserved_name
 from claimjobs.table.job_state import Column
 from claimjobs.table.reflection import columns_in_database
 from claimjobs.table.roles import ColumnRoles
@@ -33,8 +33,7 @@ Type = sa.types.TypeEngine[Any]
 ONLY_READ: Final = ("priority", "traceparent")
 """The roles whose columns claimjobs does not write for a claim or an outcome."""
 RESERVED: Final = frozenset(
-    f"claimjobs_{name}"
-    for name in ("candidates", "group_size", "hears", "keys", "limit", "me", "meant", "size", "worker")
+    f"claimjobs_{name}" for name in ("candidates", "group_size", "hears", "keys", "limit", "me", "meant", "size")
 )
 """Parameters of our statements. SQLAlchemy would write one into a column with the same name."""
 
@@ -58,7 +57,7 @@ def check_no_own(table: sa.Table) -> None:
     A side-car is known by its name, its comment and a column that only tables of jobs have.
     """
     what, step = "has the records of claimjobs itself, and no jobs", "name another table"
-    if table.name in OWN_TABLES:
+    if table.name in SHARED_TABLES:
         raise NotClaimable(table.fullname, what, step)
     if table.name.endswith(SIDE_CAR) and MADE_BY in (table.comment or "") and "priority" not in table.c:
         step += ", or for its side-car the user's table and --side-car (side_car=True)"

@@ -1,4 +1,4 @@
-"""The tables that claimjobs makes: jobs with a user's payload, owners, side-cars and the ledger."""
+"""The tables that claimjobs makes: jobs with a user's payload, owners and side-cars."""
 
 from __future__ import annotations
 
@@ -18,13 +18,10 @@ DEFAULT_TABLE: Final = "jobs"
 OWNER_TABLE: Final = "claimjobs_owners"
 QUEUES_TABLE: Final = "claimjobs_queues"
 BATCHES_TABLE: Final = "claimjobs_batches"
-LEDGER_TABLE: Final = "claimjobs_ledger"
 SHARED_TABLES: Final = frozenset({OWNER_TABLE, QUEUES_TABLE, BATCHES_TABLE})
 """The tables that all queues of a schema share. They are never dropped."""
-OWN_TABLES: Final = frozenset({*SHARED_TABLES, LEDGER_TABLE})
-"""The tables with the records of claimjobs itself, by name. Side-cars have names of their own."""
 LONGEST_NAME: Final = 255
-"""Characters of a queue's name, and of a key as text, in the ledger."""
+"""Characters of the name of a queue's table."""
 MADE_BY: Final = "made by claimjobs"
 """In the comment of each table that claimjobs makes. It drops no other table, and by default deletes no rows there."""
 SCHEMA: Final = 1
@@ -236,20 +233,6 @@ def shared_tables(schema: str | None = None) -> list[sa.Table]:
     return [owner_table(metadata), queues_table(metadata), batches_table(metadata)]
 
 
-def ledger_table(metadata: sa.MetaData | None = None) -> sa.Table:
-    """The ledger of a destination: one row for each job that was done there. See `claimjobs.Ledger`."""
-    return sa.Table(
-        LEDGER_TABLE,
-        metadata or sa.MetaData(),
-        sa.Column("digest", exact_text(64), primary_key=True, comment="SHA-256 of the queue's name and the job's key"),
-        sa.Column("queue", exact_text(LONGEST_NAME), nullable=False),
-        sa.Column("job", exact_text(LONGEST_NAME), nullable=False, comment="the job's key as text, perhaps cut short"),
-        sa.Column("done_at", Instant, nullable=False, server_default=database_now()),
-        sa.Index(f"{LEDGER_TABLE}_age", "queue", "done_at"),
-        **table_options(),
-    )
-
-
 def _job_columns(states: str) -> tuple[sa.Column[Any], ...]:
     """The columns of a job, in the order of `OURS`. `states`: the name of their type, where types have names."""
     return (
@@ -278,8 +261,8 @@ def include_object(  # noqa: PLR0917 - Alembic calls it so
     """
     table = object_ if isinstance(object_, sa.Table) else object_.table
     version = version_of(table.comment)
-    if table.name in OWN_TABLES or version is None:
-        return table.name not in OWN_TABLES
+    if table.name in SHARED_TABLES or version is None:
+        return table.name not in SHARED_TABLES
     if type_ != "table":
         return name not in {*OURS, f"{table.name}_claim"}
     return not reflected if compare_to is None else version_of(compare_to.comment) == version

@@ -42,7 +42,6 @@ class ColumnRoles:
     attempts: Column | None
     last_error: Column | None
     suspect: Column | None
-    assignee: Column | None
     traceparent: Column | None
     states_named: bool = False
     """Whether a map names the values of the states."""

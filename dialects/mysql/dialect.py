@@ -153,10 +153,6 @@ class MySQL(Dialect):
             return statement.with_hint(statement.get_final_froms()[0], _force(index))
         return statement.with_hint(_force(index), dialect_name="*")
 
-    def through(self, rows: sa.Select[Any], column: sa.Column[Any], index: str | None) -> sa.Select[Any]:
-        # MariaDB sorts by a column that is NULL in all rows, and locks the rows that it sorts.
-        return rows.with_hint(column.table, _force(index))
-
     # --- writing -----------------------------------------------------------------------------------------
 
     def delete(self, table: sa.Table) -> sa.Delete:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sqlalchemy as sa
 
-from claimjobs import Assignment, Assignments, Columns
+from claimjobs.contrib.assignments import Assignment, Assignments
 from examples.s2_digoal.client import ALREADY, ASSIGNED, BUSY, NOTHING, Result
 
 RELEASE = sa.text("update java_pool set taskid = null where tid = :worker and taskid is not null")
@@ -15,9 +15,9 @@ class Ours:
     """One client."""
 
     def __init__(self, url: str) -> None:
-        self._workers = Assignments(url, "java_pool", columns=Columns(key="tid", assignee="taskid"))
-        self._tasks = Assignments(url, "task_pool", columns=Columns(key="taskid", assignee="tid"))
-        self._pairs = Assignments(url, "pairs", columns=Columns(key="tid", assignee="taskid"))
+        self._workers = Assignments(url, "java_pool", worker="taskid")
+        self._tasks = Assignments(url, "task_pool", worker="tid")
+        self._pairs = Assignments(url, "pairs", worker="taskid")
 
     def close(self) -> None:
         for table in (self._workers, self._tasks, self._pairs):
@@ -41,5 +41,5 @@ class Ours:
 
 def _result(assignment: Assignment, half: str) -> Result:
     assert assignment.outcome in OUTCOMES
-    job = assignment.job if assignment.outcome == ASSIGNED else None
-    return assignment.outcome, None if job is None else int(job[half])
+    row = assignment.row if assignment.outcome == ASSIGNED else None
+    return assignment.outcome, None if row is None else int(row[half])

@@ -69,8 +69,6 @@ def test_an_example_runs(anywhere: Backend, folder: Path, line: str) -> None:
         anywhere.run("CREATE UNIQUE INDEX once ON jobs (d, e)")
     if "--table emails" in line:
         anywhere.make("emails")
-    if "--ledger" in line:
-        package.Ledger.make(anywhere.engine)
     environment = {
         **os.environ,
         "CLAIMJOBS_URL": anywhere.url,

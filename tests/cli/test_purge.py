@@ -9,10 +9,9 @@ from typing import Any
 import click
 import pytest
 
-from claimjobs import Ledger
 from claimjobs.cli import exits
 from claimjobs.cli.options import Duration
-from claimjobs.table.definitions import LEDGER_TABLE, article_table
+from claimjobs.table.definitions import article_table
 from tests.backends import Backend
 from tests.cli.command import Ended, claimjobs
 
@@ -70,19 +69,6 @@ def test_it_can_be_narrowed_and_told_as_json(old: Backend) -> None:
     assert "colour" in ended.err
 
 
-def test_a_ledger_forgets(database: Backend) -> None:
-    ledger = Ledger("emails")
-    Ledger.make(database.engine)
-    with database.engine.begin() as connection:
-        assert ledger.once(connection, 1)
-        assert Ledger("parcels").once(connection, 1)
-    words = ("--ledger", "emails", "--older-than")
-    assert purge(database, *words, "1h").out == "0\n"
-    assert purge(database, *words, "0s", "--dry-run").out == "1\n"
-    assert purge(database, *words, "0s").out == "1\n"
-    assert [row["queue"] for row in database.rows(LEDGER_TABLE)] == ["parcels"]
-
-
 @pytest.mark.parametrize(
     "words",
     [
@@ -92,8 +78,6 @@ def test_a_ledger_forgets(database: Backend) -> None:
         ("--older-than", "1y"),
         ("--older-than", "99999999999d"),
         ("--older-than", "1d", "--status", "unclaimed"),
-        ("--older-than", "1d", "--ledger", "emails", "--where", "true"),
-        ("--older-than", "1d", "--ledger", "emails", "--status", "dead"),
     ],
 )
 def test_what_makes_no_sense_is_refused(words: tuple[str, ...]) -> None:

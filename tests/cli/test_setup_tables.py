@@ -91,31 +91,6 @@ def test_a_reference_that_leads_to_no_table(models: Path, reference: str, code: 
     assert repr(reference) in ended.err
 
 
-# --- the ledger ----------------------------------------------------------------------------------------------
-
-
-def test_a_destination_gets_its_ledger_and_nothing_else(database: Backend) -> None:
-    first, second = (claimjobs("setup-tables", "--ledger", "--url", database.url) for _ in range(2))
-    assert (first.code, first.out, first.err) == (exits.OK, "claimjobs_ledger: made\n", "")
-    assert (second.code, second.out) == (exits.OK, "claimjobs_ledger: was there\n")
-    assert sa.inspect(database.engine).get_table_names() == ["claimjobs_ledger"]
-    assert indexes(database, "claimjobs_ledger") == {"claimjobs_ledger_age"}
-
-
-def test_the_ledgers_ddl_is_printed_for_a_dba(database: Backend) -> None:
-    ddl = claimjobs("setup-tables", "--ledger", "--sql", "--url", database.url).out
-    for statement in ddl.split(";\n"):
-        if statement.strip():
-            database.run(statement)
-    assert claimjobs("setup-tables", "--ledger", "--url", database.url).out == "claimjobs_ledger: was there\n"
-
-
-def test_a_ledger_is_never_dropped(anywhere: Backend) -> None:
-    ended = claimjobs("setup-tables", "--ledger", "--recreate", "--yes", "--url", anywhere.url)
-    assert ended.code == exits.USAGE
-    assert "is never dropped" in ended.err
-
-
 # --- recreate ------------------------------------------------------------------------------------------------
 
 

@@ -7,7 +7,8 @@ import signal
 
 import sqlalchemy as sa
 
-from claimjobs import Batch, Ledger, Queue
+from claimjobs import Batch, Queue
+from claimjobs.contrib.ledger import Ledger
 
 PAYMENTS = sa.Table(
     "payments",

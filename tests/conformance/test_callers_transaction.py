@@ -12,7 +12,7 @@ import sqlalchemy as sa
 from sqlalchemy.ext.asyncio import AsyncSession, create_async_engine
 from sqlalchemy.orm import Session, scoped_session, sessionmaker
 
-from claimjobs import Ledger
+from claimjobs.contrib.ledger import Ledger
 from claimjobs.errors import BadArgument, BadRow
 from tests.backends import Backend
 from tests.conformance.jobs import counted, jobs

@@ -302,10 +302,6 @@ def test_the_statement_in_the_complaint_can_be_run_whatever_the_names(backend: B
 
     mended(Queue.check, ColumnMissing, columns=Columns(key="Nr"))
     mended(Queue.check, KeyUnfit, columns=Columns(key="group"))
-    columns = Columns(key="Nr", owner_id=None, assignee="owner_id")
-    tasks = backend.assignments("Order", columns=columns)
-    backend.run(failure(lambda: tasks.unassign(1), UnfitTable).partition(": ")[2])
-    backend.assignments("Order", columns=columns).unassign(1)
     mended(lambda queue: queue.enqueue([], unique=("Nr", "group")), UnfitTable, columns=Columns())
 
 

@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 import sqlalchemy as sa
 
-from claimjobs import Assignments, Queue
+from claimjobs import Queue
+from claimjobs.contrib.assignments import Assignments
 from tests.backends import Backend
 from tests.docs.markdown import COMMANDS, GUIDE, README, ROOT, blocks
 

@@ -12,7 +12,7 @@ from alembic.migration import MigrationContext
 
 import claimjobs
 from claimjobs import job_table, make, tables_for
-from claimjobs.table.definitions import SHARED_TABLES, claims_table, ledger_table
+from claimjobs.table.definitions import SHARED_TABLES, claims_table
 from tests.backends import Backend
 
 pytestmark = pytest.mark.thorough("it upgrades tables under load")
@@ -39,7 +39,7 @@ def made(database: Backend) -> Backend:
     """A database with tables of all kinds, and some of somebody else's."""
     side_car = claims_table("orders_claims", [sa.Column("id", sa.Integer, primary_key=True, autoincrement=False)])
     described = emails().tables["emails"]
-    make(database.engine, [*tables_for(described), tables_for("jobs")[0], side_car, ledger_table()])
+    make(database.engine, [*tables_for(described), tables_for("jobs")[0], side_car])
     for name in THEIRS:
         database.run(f"CREATE TABLE {name} (id INTEGER PRIMARY KEY)")
     return database
@@ -47,7 +47,7 @@ def made(database: Backend) -> Backend:
 
 def test_without_it_autogenerate_proposes_to_drop_our_tables(made: Backend) -> None:
     dropped = {change[1].name for change in proposals(made, emails(), None) if change[0] == "remove_table"}
-    ours = {*SHARED_TABLES, "claimjobs_ledger", "orders_claims", "jobs"}
+    ours = {*SHARED_TABLES, "orders_claims", "jobs"}
     assert dropped == {*ours, *THEIRS}
 
 

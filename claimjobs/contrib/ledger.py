@@ -1,0 +1,161 @@
+"""The ledger of a destination: an effect in another database than the queue's happens once.
+
+    ledger = Ledger("emails")
+    make(archive, [ledger_table()])
+    for job in batch:
+        with archive.begin() as connection:
+            if ledger.once(connection, job):
+                ...  # the effect, through this connection
+
+A job runs again if its consumer dies after the effect was committed there and before the job was settled here. So the
+effect and an entry for the job are one transaction there, and a second attempt, which finds the entry, leaves it out.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from datetime import datetime, timedelta
+from enum import Enum
+from typing import Any, Final
+from uuid import UUID
+
+import sqlalchemy as sa
+
+from claimjobs.database.connect import dialect_for, engine_of
+from claimjobs.database.connection import Connector
+from claimjobs.database.transactions import CallersTransaction, connection_in, savepoint
+from claimjobs.dialects import Dialect, Key, dialect_of
+from claimjobs.dialects.types import Instant, database_now, exact_text, table_options
+from claimjobs.errors import UnfitTable
+from claimjobs.instants import age_of, in_utc
+from claimjobs.job import Job
+from claimjobs.options import Liveness
+from claimjobs.report import Report
+
+LEDGER_TABLE: Final = "claimjobs_ledger"
+LONGEST_NAME: Final = 255
+"""Characters of a queue's name, and of a key as text."""
+AT_ONCE: Final = 1_000
+"""Entries of one statement and one transaction of a clean-up."""
+
+
+def ledger_table(metadata: sa.MetaData | None = None) -> sa.Table:
+    """The table of a destination: one row for each job that was done there."""
+    return sa.Table(
+        LEDGER_TABLE,
+        metadata or sa.MetaData(),
+        sa.Column("digest", exact_text(64), primary_key=True, comment="SHA-256 of the queue's name and the job's key"),
+        sa.Column("queue", exact_text(LONGEST_NAME), nullable=False),
+        sa.Column("job", exact_text(LONGEST_NAME), nullable=False, comment="the job's key as text, perhaps cut short"),
+        sa.Column("done_at", Instant, nullable=False, server_default=database_now()),
+        sa.Index(f"{LEDGER_TABLE}_age", "queue", "done_at"),
+        **table_options(),
+    )
+
+
+class Ledger:
+    """Tells the first attempt of a job from a second one, in any destination that has the table `ledger_table()`.
+
+    `queue` names the queue there, and a key names the job. A second job with one key is not done: so give another name
+    (`emails-2`) to a queue whose table is created again and begins with id 1, and keep entries for longer than any job
+    may wait for its next attempt. A key is compared as text: all consumers of a queue should describe its table alike.
+    """
+
+    def __init__(self, queue: str) -> None:
+        if not 0 < len(queue) <= LONGEST_NAME:
+            raise ValueError(f"a queue's name in the ledger has 1 to {LONGEST_NAME} characters, not {len(queue)}")
+        self.queue = queue
+        self._table = ledger_table()
+
+    def once(self, connection: CallersTransaction, job: Job | Key) -> bool:
+        """Write an entry for a job in the transaction of this connection; return whether it is the first one.
+
+        If another transaction has written the entry and is not committed, this waits for it, as for any lock; if that
+        one is rolled back, this is the first. An error of the database is raised unchanged, such as a serialization
+        failure of Postgres above READ COMMITTED: then the attempt fails, and the next one finds the entry. Raises
+        NoTransaction for a connection in AUTOCOMMIT and for an object that is no Connection or Session, UnfitTable
+        without the table, or UnknownDatabase.
+        """
+        used = connection_in(connection)
+        engine_of(used.engine)  # raises UnknownDatabase
+        dialect, entry = dialect_of(used), self._entry(job.key if isinstance(job, Job) else job)
+        with missing_table(dialect):
+            if dialect.skips_duplicates:
+                insert = dialect.insert_unless_there(self._table, [self._table.c.digest])
+                return used.execute(insert.returning(self._table.c.digest), entry).first() is not None
+            try:
+                with savepoint(used):
+                    used.execute(sa.insert(self._table), entry)
+            except sa.exc.DBAPIError as error:
+                if dialect.errors.code(error) not in dialect.errors.duplicate:
+                    raise
+                return False
+            return True
+
+    def purge(self, bind: str | sa.URL | sa.Engine, older_than: timedelta | float) -> int:
+        """Delete the entries of this queue that are so old, by the destination's clock; return how many.
+
+        `older_than` is a timedelta or seconds; it must be longer than any job may wait for its next attempt. They are
+        deleted and committed 1,000 at a time. Raises ConnectionFailed or UnfitTable.
+        """
+        age, engine = age_of(older_than), engine_of(bind)
+        dialect, count = dialect_for(engine), 0
+        old = old_entries(self._table, dialect, self.queue, age)
+        with missing_table(dialect), closing(Connector(engine, dialect, Liveness(), Report())) as connector:
+            while found := connector.rows(oldest(self._table, old)):
+                count += connector.write(forget(self._table, dialect), {"claimjobs_keys": [d for (d,) in found]})
+        return count
+
+    def _entry(self, key: Key) -> dict[str, str]:
+        parts = [plain(part) for part in (key if isinstance(key, tuple) else (key,))]
+        whole = json.dumps([self.queue, *parts])
+        digest = hashlib.sha256(whole.encode()).hexdigest()
+        return {"digest": digest, "queue": self.queue, "job": readable(", ".join(parts))}
+
+
+def old_entries(table: sa.Table, dialect: Dialect, queue: str, age: timedelta) -> sa.ColumnElement[bool]:
+    """The predicate of the entries of a queue that are so old."""
+    until = dialect.later(database_now(), sa.literal(-age.total_seconds()))
+    return sa.and_(table.c.queue == queue, table.c.done_at <= until)
+
+
+def oldest(table: sa.Table, old: sa.ColumnElement[bool]) -> sa.Select[Any]:
+    """The digests of the first old entries."""
+    return sa.select(table.c.digest).where(old).order_by(table.c.done_at).limit(AT_ONCE)
+
+
+def forget(table: sa.Table, dialect: Dialect) -> sa.Delete:
+    """Delete the entries with the digests `keys`."""
+    return dialect.restrict_to_keys(dialect.delete(table), [table.c.digest], None)
+
+
+@contextmanager
+def missing_table(dialect: Dialect) -> Iterator[None]:
+    """Raise UnfitTable for the database's error of a missing table."""
+    try:
+        yield
+    except sa.exc.DBAPIError as error:
+        if dialect.errors.code(error) in dialect.errors.missing_table:
+            step = "make it by claimjobs.make(engine, [claimjobs.contrib.ledger.ledger_table()])"
+            raise UnfitTable(f"table {LEDGER_TABLE!r} is not in this database: {step}") from error
+        raise
+
+
+def plain(part: Any) -> str:
+    """A part of a key as text, independent of the driver and the description of the table."""
+    if isinstance(part, UUID):
+        return part.hex
+    if isinstance(part, (bytes, bytearray, memoryview)):
+        return bytes(part).hex()
+    if isinstance(part, Enum):  # a table that is read from the database has its name
+        return str(part.name)
+    return in_utc(part).isoformat() if isinstance(part, datetime) else str(part)
+
+
+def readable(text: str) -> str:
+    """A text that every database can store, cut short."""
+    text = text.replace("\0", "\\0").encode(errors="backslashreplace").decode()
+    return text if len(text) <= LONGEST_NAME else text[: LONGEST_NAME - 1] + "…"
