@@ -18,7 +18,7 @@ import click
 from claimjobs.database.masking import masked
 from claimjobs.key_text import visible, visible_lines
 from claimjobs.log_events import COMMAND_FAILED, COMMAND_SAYS
-from claimjobs.log_records import JsonFormatter, LogFormat, stderr_handler
+from claimjobs.log_records import JsonFormatter
 
 # Keys of `meta`, which all contexts of a command line share.
 URLS = "claimjobs.urls"
@@ -102,28 +102,24 @@ def asks() -> bool:
     return sys.stdin.isatty() and sys.stderr.isatty()
 
 
-def say(message: str) -> None:
+def say(message: str, error: BaseException | None = None, *, verbose: bool = False) -> None:
     """Print a message on standard error, without secrets; in the format of the log.
 
-    Its first line is marked as ours. Further lines are indented.
+    Its first line is marked as ours. Further lines are indented. `error`: what the message is about; `verbose`: with
+    its traceback.
     """
     context = click.get_current_context(silent=True)
     text = masked(message, urls_of(context))
-    record = _record("INFO", text, event=COMMAND_SAYS) if _as_json(context) else None
-    click.echo(record or visible_lines(f"claimjobs: {text}").lstrip(" "), err=True)
-
-
-def say_error(message: str, error: BaseException, *, verbose: bool) -> None:
-    """Print an error: as a message, or as a record of the log where that is JSON. `verbose`: with its traceback."""
-    context = click.get_current_context(silent=True)
     trace = masked("".join(traceback.format_exception(error)), urls_of(context)) if verbose else ""
-    if _as_json(context):
-        text = masked(message, urls_of(context))
-        click.echo(_record("ERROR", text, event=COMMAND_FAILED, error=text, exc_text=trace), err=True)
+    if context is not None and context.meta.get(LOG_FORMAT) == "json":
+        fields = {"name": "claimjobs.cli", "levelname": "INFO", "msg": text, "event": COMMAND_SAYS}
+        if error is not None:
+            fields |= {"levelname": "ERROR", "event": COMMAND_FAILED, "error": text, "exc_text": trace}
+        click.echo(JsonFormatter().format(logging.makeLogRecord(fields)), err=True)
         return
     if trace:
         click.echo(visible_lines(trace), err=True)
-    say(message)
+    click.echo(visible_lines(f"claimjobs: {text}").lstrip(" "), err=True)
 
 
 def urls_of(context: click.Context | None) -> list[str]:
@@ -131,25 +127,11 @@ def urls_of(context: click.Context | None) -> list[str]:
     return [] if context is None else list(context.meta.get(URLS, ()))
 
 
-def _as_json(context: click.Context | None) -> bool:
-    return context is not None and context.meta.get(LOG_FORMAT) == "json"
-
-
-def _record(level: str, message: str, **fields: str) -> str:
-    record = {"name": "claimjobs.cli", "levelname": level, "msg": message, **fields}
-    return JsonFormatter().format(logging.makeLogRecord(record))
-
-
 # --- the log -------------------------------------------------------------------------------------------------
 
 
-def log_to_stderr(log_format: LogFormat) -> None:
-    """Write the records of all loggers on standard error. The commands in them name the queue of this command."""
-    log_to(stderr_handler(log_format))
-
-
 def log_to(handler: logging.Handler) -> None:
-    """Write the records of all loggers by this handler alone."""
+    """Write the records of all loggers by this handler alone. The commands in them name the queue of this command."""
     handler.addFilter(_complete)
     logging.basicConfig(level=logging.INFO, handlers=[handler], force=True)
 

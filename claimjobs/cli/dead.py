@@ -6,6 +6,7 @@ import csv
 import json
 import shutil
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from datetime import UTC, datetime
 from typing import Any
 
@@ -93,7 +94,7 @@ def show(context: click.Context, target: Target, ids: tuple[str, ...], as_json: 
         keys = keys_of(queue.roles.key, ids)
         found = queue.dead.show(keys)
     data("\n".join(map(_json, found)) if as_json else "\n\n".join(map(_block, found)), end=bool(found))
-    _report_missing(context, keys, found)
+    _report_missing(context, _missing(keys, found))
 
 
 def _line(queue: Queue, job: Job) -> str:
@@ -143,11 +144,10 @@ def retry_jobs(context: click.Context, /, target: Target, as_json: bool, **chose
     """
     _must_be_one_choice(**chosen)
     with target.queue() as queue:
-        given = _choice(queue, **chosen)
-        there = queue.dead.show(given["keys"] or ())
+        given, missing = _choice(queue, **chosen)
         retried = queue.dead.retry(**given)
     data(json.dumps({"retried": retried}) if as_json else retried)
-    _report_missing(context, given["keys"] or (), there)
+    _report_missing(context, missing)
 
 
 @dead.command()
@@ -172,16 +172,14 @@ def drop(context: click.Context, /, target: Target, yes: bool, as_json: bool, **
     """
     _must_be_one_choice(**chosen)
     with target.queue() as queue:
-        given = _choice(queue, **chosen)
-        there = queue.dead.show(given["keys"] or ())
+        given, missing = _choice(queue, **chosen)
         if not yes:
-            count = queue.dead.count(given["where"]) if given["keys"] is None else len(there)
-            _confirm(queue, min(count, given["limit"] or count))
+            _confirm(queue, len(missing), **given)
         dropped = queue.dead.drop(**given)
         if queue.settings.side_car and dropped:
             say(f"the rows of {queue.table.fullname} stay; {queue.roles.name} says that they are done")
     data(json.dumps({"dropped": dropped}) if as_json else dropped)
-    _report_missing(context, given["keys"] or (), there)
+    _report_missing(context, missing)
 
 
 def _must_be_one_choice(ids: tuple[str, ...], where: str | None, everything: bool, limit: int | None) -> None:
@@ -192,24 +190,29 @@ def _must_be_one_choice(ids: tuple[str, ...], where: str | None, everything: boo
         raise click.UsageError("--limit goes with --where or --all, not with IDs")
 
 
-def _choice(
-    queue: Queue, ids: tuple[str, ...], where: str | None, everything: bool, limit: int | None
-) -> dict[str, Any]:
-    """The arguments for `retry` and `drop`. Raises BadParameter for a text that cannot be an id."""
-    return {"keys": keys_of(queue.roles.key, ids) if ids else None, "where": where, "limit": limit}
+def _choice(queue: Queue, ids: tuple[str, ...], **narrower: Any) -> tuple[dict[str, Any], list[Any]]:
+    """The arguments for `retry` and `drop`, and the keys that are those of no dead job. Raises BadParameter."""
+    keys = keys_of(queue.roles.key, ids)
+    given = {"keys": keys if ids else None, "where": narrower["where"], "limit": narrower["limit"]}
+    return given, _missing(keys, queue.dead.show(keys))
 
 
-def _confirm(queue: Queue, count: int) -> None:
-    """Ask whether to drop so many, if there are any. Raises UsageError without a terminal, and Abort after a no."""
-    if count:
+def _confirm(queue: Queue, missing: int, keys: list[Any] | None, where: str | None, limit: int | None) -> None:
+    """Ask whether to drop them, if there are any. Raises UsageError without a terminal, and Abort after a no."""
+    count = queue.dead.count(where) if keys is None else len(keys) - missing
+    if count := min(count, limit or count):
         jobs = f"{number(count, 'dead job')} of {queue.table.fullname}"
         need_yes(f"this would drop {jobs}")
         ask(f"Drop {jobs} in {shown(queue.engine.url)}?")
 
 
-def _report_missing(context: click.Context, keys: Iterable[Any], found: Iterable[Job]) -> None:
+def _missing(keys: list[Any], found: Iterable[Job]) -> list[Any]:
     there = {job.key for job in found}
-    if missing := [key for key in keys if key not in there]:
+    return [key for key in keys if key not in there]
+
+
+def _report_missing(context: click.Context, missing: list[Any]) -> None:
+    if missing:
         which = ", ".join(map(key_in_message, missing))
         say(f"no dead job: {which}: {command('dead list')} shows which are")
         context.exit(exits.INPUT)
@@ -226,7 +229,10 @@ def keys_of(columns: Sequence[sa.Column[Any]], texts: Iterable[str]) -> list[Any
 def _key(columns: Sequence[sa.Column[Any]], text: str) -> Any:
     names = ", ".join(column.name for column in columns)
     no_key = f"{text!r} is no key of {columns[0].table.fullname} ({names})"
-    fields = [text] if len(columns) == 1 else _csv_fields(text)
+    fields = [text]
+    if len(columns) > 1:
+        with suppress(csv.Error):
+            fields = next(csv.reader([text]), [])
     if len(fields) != len(columns):
         raise click.BadParameter(f"{no_key}: write its parts as {','.join(column.name.upper() for column in columns)}")
     try:
@@ -234,13 +240,6 @@ def _key(columns: Sequence[sa.Column[Any]], text: str) -> Any:
     except ValueError as error:
         raise click.BadParameter(f"{no_key}: {error}") from None
     return parts if len(parts) > 1 else parts[0]
-
-
-def _csv_fields(text: str) -> list[str]:
-    try:
-        return next(csv.reader([text]), [])
-    except csv.Error:
-        return []
 
 
 def _part(column: sa.Column[Any], text: str) -> Any:

@@ -11,7 +11,7 @@ import click
 
 from claimjobs import __version__, errors
 from claimjobs.cli import exits
-from claimjobs.cli.console import completed, give_up_output, prepare_streams, say, say_error, urls_of
+from claimjobs.cli.console import completed, give_up_output, prepare_streams, say, urls_of
 from claimjobs.cli.options import options_before, with_variables
 from claimjobs.database.masking import masked
 from claimjobs.errors.dropped import INSTEAD
@@ -27,9 +27,9 @@ COMMANDS: Final = {
     "reclaim": ("operate:reclaim", "Reclaim the jobs of dead owners, if no consumer runs."),
     "pause": ("operate:pause", "Let no consumer claim from a table."),
     "resume": ("operate:resume", "End a pause."),
-    "explain": ("explain:explain", "Say what claims do on this database, and what to change."),
-    "exporter": ("exporter:exporter", "Serve metrics of a table for Prometheus."),
-    "status": ("status:status", "Count the jobs, and show which owners hold them."),
+    "explain": ("watch:explain", "Say what claims do on this database, and what to change."),
+    "exporter": ("watch:exporter", "Serve metrics of a table for Prometheus."),
+    "status": ("watch:status", "Count the jobs, and show which owners hold them."),
 }
 """The place of each command, and its help. A module is imported only when its command is called."""
 
@@ -90,7 +90,7 @@ class Commands(click.Group):
         except (click.Abort, click.exceptions.Exit, BrokenPipeError):
             raise
         except (Exception, KeyboardInterrupt) as error:
-            say_error(completed(message(error)), error, verbose=ctx.params["verbose"])
+            say(completed(message(error)), error, verbose=ctx.params["verbose"])
             ctx.exit(exit_code(error))
 
 
@@ -102,16 +102,13 @@ def message(error: BaseException) -> str:
         return "interrupted"
     if isinstance(error, OSError) and error.errno in NO_STREAM:
         return f"standard input or an output cannot be used ({error.strerror}): check where it is redirected"
-    return f"{_unforeseen(error)}; `claimjobs --verbose ...` shows where"
-
-
-def _unforeseen(error: BaseException) -> str:
+    words = f"{type(error).__name__}: {' '.join(str(error).split())}"
     alchemy = sys.modules.get("sqlalchemy.exc")  # what was not imported before cannot have raised the error
     if alchemy is not None and isinstance(error, alchemy.SQLAlchemyError):
         from claimjobs.database.error_translation import reason  # noqa: PLC0415 - SQLAlchemy is slow to import
 
-        return f"the database refused ({reason(error)})"
-    return f"{type(error).__name__}: {' '.join(str(error).split())}"
+        words = f"the database refused ({reason(error)})"
+    return f"{words}; `claimjobs --verbose ...` shows where"
 
 
 def exit_code(error: BaseException) -> int:

@@ -9,7 +9,6 @@ from typing import Final
 import click
 
 from claimjobs.admin.purge import Kept
-from claimjobs.admin.stats import OwnerStats
 from claimjobs.cli.console import age, command, data, log_as_messages, number, say, show
 from claimjobs.cli.options import AT_LEAST_1, Duration
 from claimjobs.cli.queue_options import Target, queue_options
@@ -111,35 +110,32 @@ def reclaim(target: Target, owner: int | None, force: bool, ownerless: bool, att
         else:
             jobs, left = queue.reclaim(), queue.stats().ownerless
             if left:
-                words = f"{number(left, 'job')} claimed without an owner"
-                say(f"{words}: {command('reclaim --ownerless')} releases them")
+                release = f"{command('reclaim --ownerless')} releases them"
+                say(f"{number(left, 'job')} claimed without an owner: {release}")
     data(json.dumps({"handed_back": jobs}) if as_json else jobs)
 
 
 def _reclaimed_from(queue: Queue, owner_id: int, *, force: bool) -> int:
+    """Reclaim the jobs of one owner. Without `force`: UsageError for an owner that seems to live, and for another
+    program's, which has no signs of life.
+    """
     known = next((owner for owner in queue.stats().owners if owner.id == owner_id), None)
-    if not force:
-        _refuse_the_living(owner_id, known)
-    jobs = queue.reclaim_owner(owner_id)
-    if known is None and not jobs:
-        say(f"no owner {owner_id} of {queue.table.fullname} is known, and it holds no job: see {command('status')}")
-    return jobs
-
-
-def _refuse_the_living(owner_id: int, owner: OwnerStats | None) -> None:
-    """Raises UsageError for an owner that seems to live, and for another program's, which has no signs of life."""
-    if owner is not None and not owner.dead:
-        lock = "its session lock is held, " if owner.lock == "held" else ""
-        signs = f"{lock}its last heartbeat was {age(owner.silence)} ago, its lease is {owner.lease:g} s"
+    if not force and known is not None and not known.dead:
+        lock = "its session lock is held, " if known.lock == "held" else ""
+        signs = f"{lock}its last heartbeat was {age(known.silence)} ago, its lease is {known.lease:g} s"
         raise click.UsageError(
-            f"owner {owner_id} ({owner.host}:{owner.pid}) seems to live ({signs}): its jobs would run "
+            f"owner {owner_id} ({known.host}:{known.pid}) seems to live ({signs}): its jobs would run "
             "twice. End that process first, or give --force as well"
         )
-    if owner_id < FIRST_OWNER:
+    if not force and owner_id < FIRST_OWNER:
         raise click.UsageError(
             f"owner {owner_id} is another program's (ids of claimjobs begin at {FIRST_OWNER}), and may live: end that "
             "program first, then give --force as well"
         )
+    jobs = queue.reclaim_owner(owner_id)
+    if known is None and not jobs:
+        say(f"no owner {owner_id} of {queue.table.fullname} is known, and it holds no job: see {command('status')}")
+    return jobs
 
 
 # --- purge ---------------------------------------------------------------------------------------------------

@@ -41,12 +41,12 @@ class Number(click.FloatRange):
 
 
 class Seconds(Number):
-    """A duration above 0, or from `least` on."""
+    """A duration from `least` on; without it above 0."""
 
     name = "seconds"
 
-    def __init__(self, least: float = 0, *, min_open: bool = True) -> None:
-        super().__init__(least, LONGEST, min_open=min_open)
+    def __init__(self, least: float | None = None) -> None:
+        super().__init__(least or 0, LONGEST, min_open=least is None)
 
 
 if TYPE_CHECKING:

@@ -137,7 +137,10 @@ def _with_target(command: AnyCommand, *options: AnyOption) -> AnyCommand:
 def _target(context: click.Context) -> Target:
     """What the command line means. Raises UsageError or BadMap."""
     given = {name: value for name, value in context.meta[NOTED].items() if value not in (None, ())}
-    context.meta[GIVEN] = dict(_words(name, given[name]) for name in NAMING if name in given)
+    naming = {f"--{name.replace('_', '-')}": given[name] for name in NAMING if name in given}
+    context.meta[GIVEN] = {
+        option: [option] if value is True else [option, str(value)] for option, value in naming.items()
+    }
     url, map_file, table = given.pop("url", None), given.pop("map", None), given.get("table")
     if table is not None and not (table.isprintable() and all(part.strip() for part in table.split("."))):
         raise click.BadParameter(f"{table!r} is no name of a table: give NAME or SCHEMA.NAME", param_hint="--table")
@@ -146,8 +149,3 @@ def _target(context: click.Context) -> Target:
             raise click.UsageError("--any-order says that there is no order: leave out --order-by, or --any-order")
         given["order_by"] = ()
     return Target(url, {**(described_in(map_file) if map_file else {}), **given})
-
-
-def _words(name: str, value: Any) -> tuple[str, list[str]]:
-    option = f"--{name.replace('_', '-')}"
-    return option, [option] if value is True else [option, str(value)]

@@ -18,12 +18,12 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from claimjobs.cli.console import age, completed, data, log_to, log_to_stderr, number, show
+from claimjobs.cli.console import age, completed, data, log_to, number, show
 from claimjobs.key_text import visible
 from claimjobs.log_events import PROGRESS
-from claimjobs.log_records import LogFormat, TextFormatter
+from claimjobs.log_records import LogFormat, TextFormatter, stderr_handler
 from claimjobs.report import Report
-from claimjobs.workers.progress import ProcessFigures, Snapshot, Summary
+from claimjobs.workers.progress import Snapshot, Summary
 
 WIDTH: Final = 92
 """The width of the picture in characters."""
@@ -34,6 +34,9 @@ log = logging.getLogger("claimjobs.screen")
 class Screen:
     """Shows a run while the block lasts: as a line on standard error every few seconds, among those of the log."""
 
+    every = 2.0
+    """Seconds between two states that are shown."""
+
     def __init__(self, log_format: LogFormat = "text") -> None:
         self._log_format = log_format
         self._next = 0.0
@@ -41,7 +44,7 @@ class Screen:
         """The last state in which a consumer worked, for the picture."""
 
     def __enter__(self) -> Self:
-        log_to_stderr(self._log_format)
+        log_to(stderr_handler(self._log_format))
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -54,9 +57,6 @@ class Screen:
         if snapshot.elapsed >= self._next or snapshot.phase == "ended":
             self._next = snapshot.elapsed + self.every
             self._show(snapshot)
-
-    every = 2.0
-    """Seconds between two states that are shown."""
 
     def _show(self, snapshot: Snapshot) -> None:
         show(_line(snapshot), err=True)
@@ -135,35 +135,53 @@ def drawn(snapshot: Snapshot) -> Group:
     for title in ("pid", "batch", "jobs", "jobs/s", "restarts"):
         table.add_column(title, justify="right", min_width=9)
     for line in snapshot.consumers:
-        table.add_row(*_cells(line))
-    return Group(_headline(snapshot), *_bar(snapshot), Text(), table, Text(), _totals(snapshot))
+        pid = "ended" if line.pid is None else str(line.pid)
+        figures = (f"{line.batch:,}", f"{line.jobs:,}", f"{line.rate:,.0f}", str(line.restarts))
+        table.add_row(str(line.number), pid, *figures)
+    headline = Text.assemble(
+        (f"{_phase(snapshot)} ", "bold cyan"),
+        f"{snapshot.elapsed:.0f} s   ",
+        (_pace(snapshot), "bold green"),
+        f"   queue length {_or_unknown(snapshot.waiting)}",
+    )
+    total = snapshot.total
+    totals = {**_figures(total), "empty claims": total.empty_claims, "collisions": total.collisions}
+    shown = [part for name, count in totals.items() for part in (f"{name} ", (f"{count:,}   ", "bold"))]
+    return Group(headline, *_bar(snapshot), Text(), table, Text(), Text.assemble(*shown))
+
+
+def _bar(snapshot: Snapshot) -> Iterator[Table]:
+    """The share of the work that is done, and the time for the rest, if the run has an end."""
+    if snapshot.to_come is None:
+        return
+    done = snapshot.total.done + snapshot.total.dead
+    share = done / (done + snapshot.to_come) if done + snapshot.to_come else 1.0
+    left = f"{age(snapshot.to_come / snapshot.rate)} left" if snapshot.rate else ""
+    row = Table.grid(padding=(0, 1))
+    row.add_row(ProgressBar(total=1.0, completed=share, width=40), f"{share:.0%}", left)
+    yield row
 
 
 def picture(snapshot: Snapshot) -> str:
-    """The live table as an SVG."""
+    """The live table as an SVG, without a web font: a picture in a README must not load anything from elsewhere."""
     console = Console(
         record=True, width=WIDTH, file=io.StringIO(), force_terminal=True, color_system="truecolor", markup=False
     )
     console.print(drawn(snapshot))
-    return console.export_svg(title="claimjobs start-processing", code_format=_without_fonts(CONSOLE_SVG_FORMAT))
+    template = re.sub(r"@font-face \{\{.*?\}\}", "", CONSOLE_SVG_FORMAT, flags=re.DOTALL)
+    return console.export_svg(title="claimjobs start-processing", code_format=template)
 
 
-def _without_fonts(template: str) -> str:
-    """The SVG without its web font: a picture in a README must not load anything from elsewhere."""
-    return re.sub(r"@font-face \{\{.*?\}\}", "", template, flags=re.DOTALL)
+# --- lines ---------------------------------------------------------------------------------------------------
 
 
 def summary_lines(summary: Summary) -> list[str]:
     """The summary, for a person."""
     into = f"{summary.generated:,} generated + {summary.before:,} there before"
-    left = "?" if summary.left is None else f"{summary.left:,}"
-    out = f"{summary.done:,} done + {summary.failed:,} failed + {left} left"
+    out = f"{summary.done:,} done + {summary.failed:,} failed + {_or_unknown(summary.left)} left"
     sign = {None: "?", 0: "="}.get(summary.unaccounted, "≠")
-    lines = [
-        f"{into} {sign} {out}",
-        f"{summary.rate:,.0f} jobs/s over {summary.seconds:.1f} s; {_effort(summary.total)}; "
-        f"{summary.total.retried:,} retried",
-    ]
+    pace = f"{summary.rate:,.0f} jobs/s over {summary.seconds:.1f} s"
+    lines = [f"{into} {sign} {out}", f"{pace}; {_effort(summary.total)}; {summary.total.retried:,} retried"]
     if summary.unaccounted:
         lines.append(
             f"off by {summary.unaccounted:,}: another program works on this table, or a process was killed "
@@ -172,20 +190,17 @@ def summary_lines(summary: Summary) -> list[str]:
     if summary.replaced:
         lines.append(f"processes that died, replaced: {summary.replaced}; jobs reclaimed: {summary.handed_back:,}")
     if summary.retries:
-        wait = f"{summary.retries:,} wait for their retry{_next(summary.next_retry)}"
-        lines.append(f"{wait}; --drain-retries waits for them")
+        lines.append(f"{summary.retries:,} wait for their retry{_next(summary)}; --drain-retries waits for them")
     if summary.gave_up is not None:
         lines.append(f"gave up: {completed(summary.gave_up)}")
     return lines
 
 
-def _next(seconds: float | None) -> str:
-    """The time of the next retry by the local clock; with the date if that is another day."""
-    if seconds is None:
+def _next(summary: Summary) -> str:
+    """The time of the next retry by the local clock."""
+    if summary.next_retry is None:
         return ""
-    now = datetime.now().astimezone()
-    due = now + timedelta(seconds=seconds)
-    return f", the next at {due:%H:%M:%S}" if due.date() == now.date() else f", the next at {due:%Y-%m-%d %H:%M:%S}"
+    return f", the next at {datetime.now().astimezone() + timedelta(seconds=summary.next_retry):%Y-%m-%d %H:%M:%S}"
 
 
 def summary_json(summary: Summary) -> str:
@@ -195,21 +210,35 @@ def summary_json(summary: Summary) -> str:
 
 
 def _plain(numbers: Snapshot | Summary) -> dict[str, Any]:
-    """The summary as plain data. `asdict` alone would copy a Counter wrongly: from pairs, which it counts."""
+    """As plain data. `asdict` alone would copy a Counter wrongly: from pairs, which it counts."""
     found = asdict(numbers)
     found["total"]["transients"] = dict(numbers.total.transients)
     del found["total"]["times"]  # the histograms are for --metrics-port
     return found
 
 
-def _headline(snapshot: Snapshot) -> Text:
-    waiting = "…" if snapshot.waiting is None else f"{snapshot.waiting:,}"
-    return Text.assemble(
-        (f"{_phase(snapshot)} ", "bold cyan"),
-        f"{snapshot.elapsed:.0f} s   ",
-        (_pace(snapshot), "bold green"),
-        f"   queue length {waiting}",
+def _line(snapshot: Snapshot) -> str:
+    figures = ", ".join(f"{name} {count:,}" for name, count in _figures(snapshot.total).items())
+    waiting = f"queue length {_or_unknown(snapshot.waiting)}"
+    return (
+        f"{_phase(snapshot)} {snapshot.elapsed:.0f} s: {_pace(snapshot)}, {figures}, {waiting}, "
+        f"{_effort(snapshot.total)}"
     )
+
+
+def _figures(total: Report) -> dict[str, int]:
+    return {
+        "generated": total.enqueued,
+        "claimed": total.claimed,
+        "done": total.done,
+        "failed": total.dead,
+        "retried": total.retried,
+    }
+
+
+def _effort(total: Report) -> str:
+    again = "".join(f", {count:,} x {kind}" for kind, count in sorted(total.transients.items()))
+    return f"{total.claims:,} claims, {total.empty_claims:,} empty, {total.collisions:,} collisions{again}"
 
 
 def _phase(snapshot: Snapshot) -> str:
@@ -226,48 +255,5 @@ def _pace(snapshot: Snapshot) -> str:
     return f"{snapshot.ready} of {number(len(snapshot.consumers), 'consumer')} ready{generators}"
 
 
-def _bar(snapshot: Snapshot) -> Iterator[Table]:
-    """The share of the work that is done, and the time for the rest, if the run has an end."""
-    if snapshot.to_come is None:
-        return
-    done = snapshot.total.done + snapshot.total.dead
-    share = done / (done + snapshot.to_come) if done + snapshot.to_come else 1.0
-    left = f"{age(snapshot.to_come / snapshot.rate)} left" if snapshot.rate else ""
-    row = Table.grid(padding=(0, 1))
-    row.add_row(ProgressBar(total=1.0, completed=share, width=40), f"{share:.0%}", left)
-    yield row
-
-
-def _totals(snapshot: Snapshot) -> Text:
-    total = snapshot.total
-    words = (
-        ("generated", total.enqueued),
-        ("claimed", total.claimed),
-        ("done", total.done),
-        ("failed", total.dead),
-        ("retried", total.retried),
-        ("empty claims", total.empty_claims),
-        ("collisions", total.collisions),
-    )
-    shown = [part for name, count in words for part in (f"{name} ", (f"{count:,}   ", "bold"))]
-    return Text.assemble(*shown, no_wrap=False)
-
-
-def _cells(line: ProcessFigures) -> tuple[str, ...]:
-    pid = "ended" if line.pid is None else str(line.pid)
-    return (str(line.number), pid, f"{line.batch:,}", f"{line.jobs:,}", f"{line.rate:,.0f}", str(line.restarts))
-
-
-def _line(snapshot: Snapshot) -> str:
-    waiting = "?" if snapshot.waiting is None else f"{snapshot.waiting:,}"
-    total = snapshot.total
-    return (
-        f"{_phase(snapshot)} {snapshot.elapsed:.0f} s: {_pace(snapshot)}, generated {total.enqueued:,}, "
-        f"claimed {total.claimed:,}, done {total.done:,}, failed {total.dead:,}, retried {total.retried:,}, "
-        f"queue length {waiting}, {_effort(total)}"
-    )
-
-
-def _effort(total: Report) -> str:
-    again = "".join(f", {count:,} x {kind}" for kind, count in sorted(total.transients.items()))
-    return f"{total.claims:,} claims, {total.empty_claims:,} empty, {total.collisions:,} collisions{again}"
+def _or_unknown(count: int | None) -> str:
+    return "?" if count is None else f"{count:,}"

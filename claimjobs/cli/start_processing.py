@@ -6,21 +6,21 @@ import os
 import sys
 import threading
 from contextlib import AbstractContextManager
+from dataclasses import fields
 from typing import Any, Final, TextIO
 
 import click
 from click.core import ParameterSource
 
 from claimjobs.cli import exits
-from claimjobs.cli.console import LOG_FORMAT, data, log_to_stderr, show, write_nowhere
-from claimjobs.cli.options import AT_LEAST_1, COUNT, Number, Seconds, bind, port
+from claimjobs.cli.console import LOG_FORMAT, data, log_to, show, write_nowhere
+from claimjobs.cli.options import AT_LEAST_1, COUNT, AnyOption, Number, Seconds, bind, port
 from claimjobs.cli.queue_options import Target, claim_options
 from claimjobs.cli.screen import Screen, picture, screen_for, summary_json, summary_lines
-from claimjobs.log_records import LogFormat
+from claimjobs.log_records import LogFormat, stderr_handler
 from claimjobs.options import Liveness, Retry
 from claimjobs.signals import after, exit_despite_threads, graceful, interrupted_at_once
 from claimjobs.workers.endpoints import Endpoints
-from claimjobs.workers.handlers import Per
 from claimjobs.workers.process_main import Plan, log_details
 from claimjobs.workers.progress import Summary
 from claimjobs.workers.run import Run
@@ -28,13 +28,20 @@ from claimjobs.workers.supervisor import Supervisor
 
 GENERATORS: Final = 2
 """Generators of the demonstration. With a handler there are none by default."""
-MOST_PROCESSES: Final = 1_000
 PATIENCE: Final = 86_400.0
 """Seconds that a consumer waits for a database that cannot be reached: long enough for a person to notice."""
 SESSION_LOCKS: Final = {"auto": None, "on": True, "off": False}
 """The values of --session-lock, and of `Liveness.session_lock`."""
 LONGEST_END: Final = 30.0
 """Seconds after the second Ctrl-C until the command ends in any case."""
+
+
+def _seconds(name: str, words: str, default: float | None = None, *, least: float | None = None) -> AnyOption:
+    return click.option(name, type=Seconds(least), default=default, help=words)
+
+
+def _function(name: str, words: str) -> AnyOption:
+    return click.option(name, metavar="MODULE:FUNCTION", help=words)
 
 
 def _remember(context: click.Context, _option: click.Parameter, log_format: LogFormat) -> LogFormat:
@@ -45,45 +52,26 @@ def _remember(context: click.Context, _option: click.Parameter, log_format: LogF
 @click.command()
 @click.argument("handler", required=False, metavar="[MODULE:FUNCTION]")
 @click.option(
-    "--generators",
-    type=click.IntRange(0, MOST_PROCESSES),
-    show_default=f"{GENERATORS}; with a handler: 0",
-    help="Processes that enqueue.",
+    "--generators", type=click.IntRange(0, 1_000), show_default="2; with a handler: 0", help="Processes that enqueue."
 )
-@click.option("--consumers", type=click.IntRange(1, MOST_PROCESSES), default=10, help="Processes that claim.")
+@click.option("--consumers", type=click.IntRange(1, 1_000), default=10, help="Processes that claim.")
 @click.option("--batch-size", "size", type=AT_LEAST_1, default=100, help="Jobs of one claim.")
 @click.option("--per", type=click.Choice(["batch", "job"]), help="What the function takes, if that is unclear.")
 @click.option("--rate", type=Number(0.001, 1e9), help="Jobs per second to generate, by all generators.")
 @click.option("--jobs", type=COUNT, help="Jobs to generate, by all generators.")
-@click.option("--duration", type=Seconds(), help="Stop after this time.")
-@click.option(
-    "--grace",
-    type=Seconds(),
-    default=Run.grace,
-    help="Release a batch that is still open so long after --duration (exit code 6).",
-)
-@click.option(
-    "--stop-timeout",
-    type=Seconds(min_open=False),
-    help="Release a batch that is still open so long after the first Ctrl-C or SIGTERM.",
-)
+@_seconds("--duration", "Stop after this time.")
+@_seconds("--grace", "Release a batch that is still open so long after --duration (exit code 6).", Run.grace)
+@_seconds("--stop-timeout", "Release a batch that is still open so long after the first Ctrl-C or SIGTERM.", least=0)
 @click.option("--drain", is_flag=True, help="Stop when the generators have ended and no job is due.")
 @click.option(
     "--drain-retries", is_flag=True, help="As --drain, and wait for jobs that failed until they are done or dead."
 )
-@click.option("--idle", type=Seconds(), help="Stop when no consumer had a job for so long.")
+@_seconds("--idle", "Stop when no consumer had a job for so long.")
 @click.option(
-    "--prefetch",
-    type=COUNT,
-    default=0,
-    metavar="BATCHES",
-    help="Claim so many batches ahead while one is handled: for a slow function.",
+    "--prefetch", type=COUNT, default=0, metavar="BATCHES", help="Claim so many batches ahead: for a slow function."
 )
-@click.option(
-    "--lease",
-    type=Seconds(2, min_open=False),
-    default=Liveness.lease,
-    help="A consumer without a heartbeat for so long is dead, and its jobs are reclaimed.",
+@_seconds(
+    "--lease", "A consumer without a heartbeat for so long is dead: its jobs are reclaimed.", Liveness.lease, least=2
 )
 @click.option(
     "--session-lock",
@@ -92,22 +80,15 @@ def _remember(context: click.Context, _option: click.Parameter, log_format: LogF
     help="Whether a consumer also has a lock of its session, by which its death is seen at once. auto: if no pooler is "
     "in between; on: also behind a pooler by session, else it is an error; off: only the lease counts.",
 )
-@click.option(
+@_seconds(
     "--max-batch-time",
-    type=Seconds(),
-    default=Liveness.max_batch_time,
-    help="A consumer whose batch makes no progress for so long is ended and replaced.",
+    "A consumer whose batch makes no progress for so long is ended and replaced.",
+    Liveness.max_batch_time,
 )
 @click.option("--attempts", type=AT_LEAST_1, default=Retry.attempts, help="Failures after which a job is dead.")
-@click.option(
-    "--setup",
-    metavar="MODULE:FUNCTION",
-    help="A context manager that each consumer process enters before its first batch and leaves at its end.",
-)
-@click.option(
-    "--on-retry", metavar="MODULE:FUNCTION", help="Call it with each job that failed and runs again, and its error."
-)
-@click.option("--on-dead", metavar="MODULE:FUNCTION", help="Call it with each job that is dead, and its error.")
+@_function("--setup", "A context manager that each consumer enters before its first batch and leaves at its end.")
+@_function("--on-retry", "Call it with each job that failed and runs again, and its error.")
+@_function("--on-dead", "Call it with each job that is dead, and its error.")
 @port("--metrics-port", "/metrics for Prometheus")
 @port("--health-port", "/livez and /readyz")
 @bind
@@ -126,25 +107,16 @@ def start_processing(
     context: click.Context,
     /,
     target: Target,
-    handler: str | None,
-    per: Per | None,
-    size: int,
-    prefetch: int,
-    setup: str | None,
-    on_retry: str | None,
-    on_dead: str | None,
-    attempts: int,
     lease: float,
     max_batch_time: float,
     session_lock: str,
-    generators: int | None,
+    attempts: int,
     metrics_port: int | None,
     health_port: int | None,
     bind: str,
     as_json: bool,
-    log_format: LogFormat,
     file: TextIO | None,
-    **run: Any,
+    **given: Any,
 ) -> None:
     """Run consumers, and generators, until Ctrl-C, --duration, --drain or --idle ends them.
 
@@ -154,21 +126,9 @@ def start_processing(
     With --hold transaction an open transaction holds the jobs. A function writes through `batch.connection`, or through
     a second parameter called `connection`: its writes are committed together with its jobs, or not at all.
 
-    The run gives up (exit code 6) when a consumer and its replacements end by one error three times in a row, or when
-    consumers end themselves (os._exit in the function) three times with one exit code and the same number of held jobs.
-    With --drain it also gives up when no job of five batches in a row is done or failed, for example because the table
-    cannot store a failure. It ends with exit code 4 when a table is dropped. `claimjobs --verbose start-processing`
-    shows where a function failed.
-
-    With --metrics-port and --health-port, which may be equal, the supervisor tells by HTTP what all its consumers did,
-    and whether they make progress: see docs/monitoring.md.
-
-    The first Ctrl-C or SIGTERM lets every consumer finish its batch. The second releases the batches and ends all
-    processes. --stop-timeout does that so many seconds after the first (exit code 0): choose it 10 s shorter than the
-    time after which a service manager kills, for example 20 for the 30 of Kubernetes. A released job is charged no
-    attempt. If the output cannot be written any more (`| head -1`), the run stops as by the first signal; the exit code
-    is 1 if that was standard error. While the function is still being imported, the first one ends the command at once.
-    A consumer that gets a SIGTERM alone finishes its batch, and is replaced.
+    The first Ctrl-C or SIGTERM lets every consumer finish its batch. The second, or --stop-timeout, releases the
+    batches and ends all processes. The run gives up (exit code 6) when it meets the same error again and again.
+    `claimjobs --verbose start-processing` shows where a function failed. docs/commands.md has the details.
 
     \b
     Examples:
@@ -177,39 +137,33 @@ def start_processing(
       claimjobs start-processing shop.mail:send --table emails --consumers 4 --where "address like '%.org'"
       claimjobs start-processing shop.books:enter --map orders.toml --hold transaction
     """
+    limits = {field.name: given.pop(field.name) for field in fields(Run)}  # the other options are those of Plan
+    if limits["generators"] is None:
+        limits["generators"] = 0 if given["handler"] else GENERATORS
+    run = Run(**{**limits, "drain": limits["drain"] or limits["drain_retries"]})
     endpoints = Endpoints(metrics_port, health_port, bind)
-    if generators is None:
-        generators = 0 if handler else GENERATORS
     _refuse_what_has_no_effect(
         context,
-        rate=(generators > 0, "--generators"),
-        jobs=(generators > 0, "--generators"),
-        grace=(run["duration"] is not None, "--duration"),
+        rate=(run.generators > 0, "--generators"),
+        jobs=(run.generators > 0, "--generators"),
+        grace=(run.duration is not None, "--duration"),
         bind=(endpoints.used, "--metrics-port or --health-port"),
-        per=(handler is not None, "MODULE:FUNCTION"),
+        per=(given["handler"] is not None, "MODULE:FUNCTION"),
     )
-    run["drain"] = run["drain"] or run["drain_retries"]
     with target.database() as url:
         plan = Plan(
             url,
             target.described,
-            handler=handler,
-            per=per,
-            size=size,
-            prefetch=prefetch,
             liveness=Liveness(lease, max_batch_time, PATIENCE, SESSION_LOCKS[session_lock]),
             retry=Retry(attempts=attempts),
-            setup=setup,
-            on_retry=on_retry,
-            on_dead=on_dead,
             observed=endpoints.used,
             verbose=bool(context.find_root().params.get("verbose")),
-            log_format=log_format,
+            **given,
         )
         log_details(plan.verbose)
-        log_to_stderr(log_format)  # until the screen shows the log
-        screen = screen_for(as_json, log_format)
-        supervisor, threads = Supervisor(plan, Run(generators=generators, **run), screen.update), threading.enumerate()
+        log_to(stderr_handler(plan.log_format))  # until the screen shows the log
+        screen = screen_for(as_json, plan.log_format)
+        supervisor, threads = Supervisor(plan, run, screen.update), threading.enumerate()
         summary = _supervised(supervisor, screen, endpoints.served(supervisor, plan))
     _print(summary, supervisor.display_error, as_json=as_json)
     if file is not None and screen.last is not None:

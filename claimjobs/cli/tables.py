@@ -65,23 +65,10 @@ def setup_tables(target: Target, add: list[str], recreate: bool, yes: bool, sql:
     payload, describe it in Python (see `claimjobs.job_table`) and give it as MODULE:ATTRIBUTE.
 
     A table that exists already is checked, and never altered unasked. The command prints what the table lacks, with the
-    statements that add it. Optional columns may be missing. --add prints the statements for the named roles, with the
-    column names of the map, asks, and runs them; claim-index is the index that claims read. With --sql it only prints
-    them, and connects to the database only if --add must read the table.
+    statements that add it; --add runs them for the named roles. --recreate drops only a table that claimjobs made.
 
-    --recreate drops only a table that claimjobs made, which it knows by the table's comment. It never drops the table
-    of owners, whose ids must never be used again, nor the table of queues: all queues of a database share them.
-
-    --side-car makes the table of outcomes for a table that must not be altered. Of that table only the key is checked.
-
-    --wake-trigger makes a trigger on the table, where the database can: an INSERT of any program (psql, COPY, another
-    language) then wakes idle consumers when it is committed; without it they poll every 3 to 5 s. A producer needs no
-    further right. It is not for a table that is filled by PREPARE TRANSACTION, which refuses a notification. A row that
-    is inserted directly into a partition does not call it. --recreate drops it with the table. While the server's queue
-    of notifications is half full, because a session that listens has an open transaction, it wakes nobody.
-
-    A statement waits 2 s for its lock on a table, because all later statements on the table wait behind it. Then the
-    command says who has the lock, and ends.
+    --side-car makes the table of outcomes for a table that must not be altered. --wake-trigger makes a trigger by which
+    each INSERT of any program wakes idle consumers. docs/commands.md has the details.
 
     \b
     Examples:

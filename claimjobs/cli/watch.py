@@ -1,8 +1,9 @@
-"""`claimjobs status`: counts the jobs of a queue, lists its owners, and checks limits."""
+"""What shows a queue and changes nothing: `claimjobs status`, `explain` and `exporter`."""
 
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import asdict
 from datetime import timedelta
@@ -10,14 +11,21 @@ from typing import Any, Final
 
 import click
 
+from claimjobs.admin.backlog import LIMIT
 from claimjobs.admin.stats import OwnerStats, Stats
 from claimjobs.cli import exits
-from claimjobs.cli.console import age, command, data, number, show
-from claimjobs.cli.options import COUNT, Duration
-from claimjobs.cli.queue_options import Target, queue_options
+from claimjobs.cli.console import age, command, completed, data, log_as_messages, number, say, show
+from claimjobs.cli.options import AT_LEAST_1, COUNT, Duration, Seconds, bind, port
+from claimjobs.cli.queue_options import Target, claim_options, queue_options
 from claimjobs.database.connect import connected
+from claimjobs.dialects.inspection import Verdict
+from claimjobs.explain.explainer import Explanation
 from claimjobs.key_text import visible
+from claimjobs.metrics import require_prometheus_client
+from claimjobs.metrics.backlog_reader import EVERY, BacklogReader
+from claimjobs.metrics.http_server import HttpServer
 from claimjobs.queue.queue import Queue
+from claimjobs.signals import graceful
 from claimjobs.table.ddl import has_wake_trigger
 from claimjobs.table.reflection import MARK_LOST, lost_mark
 
@@ -26,9 +34,14 @@ LOCKS: Final = {"held": "lock held", "free": "lock free", "none": "lease only"}
 MOST: Final = 10
 """How many values without a state are shown."""
 
+CODES: Final[dict[Verdict, int]] = {"warning": exits.WARNINGS, "will not work": exits.WILL_NOT_WORK}
+"""The exit codes of `explain`; of other verdicts it is 0."""
+
+# --- status --------------------------------------------------------------------------------------------------
+
 
 @click.command()
-@click.option("--json", "as_json", is_flag=True, help="One JSON object; its keys are described above.")
+@click.option("--json", "as_json", is_flag=True, help="One JSON object; docs/commands.md describes its keys.")
 @click.option("--check", is_flag=True, help="Print one line, and exit with code 7 if a limit is exceeded.")
 @click.option("--max-age", type=Duration(), help="The longest time that a job may be due: 90s, 5m.")
 @click.option("--max-dead", type=COUNT, metavar="JOBS", help="The most dead jobs.")
@@ -46,22 +59,9 @@ def status(context: click.Context, /, target: Target, as_json: bool, check: bool
 
     All rows of the table are counted, also those that do not match the predicate of the queue (`where` in its --map).
 
-    Rows whose status means no state are listed as "other", with their value. If all rows are listed so, a value of the
-    map is probably mistyped.
-
-    Jobs that are claimed without an owner's id are counted: nobody works on them, and `claimjobs reclaim --ownerless`
-    releases them. Jobs that another program has claimed (its owner_id is lower than those of claimjobs) are listed by
-    owner_id: if that program has ended, reclaim them.
-
-    With --json: "table"; "unclaimed", "claimed", "done", "dead" (jobs); "ownerless" (claimed jobs without an owner's
-    id); "unclaimable" (unclaimed rows that no claim can take, as far as owners that live have found out; their log
-    names them); "other", a list with the "value" and the "rows" of each value that means no state; "strangers", a list
-    with the "owner_id" and the "jobs" of each other program; "oldest_due_seconds" (null if no job is due, or no run_at
-    says for how long); "paused_seconds" (null: it is not paused) and "pause_reason"; "owners", each with "id", "host",
-    "pid", "age_seconds" (since it began), "silence_seconds" (since its last heartbeat), "lease_seconds", "lock"
-    ("held", "free" or "none": lease only), "dead" (true until its jobs are reclaimed), "asleep_seconds" (since it fell
-    asleep; null: it is awake), "jobs" (that it holds) and "unclaimable"; "where_not_counted", the predicate of
-    the queue, or null.
+    Rows whose status means no state are listed as "other", with their value. Jobs that are claimed without an owner's
+    id, and those that another program has claimed, are listed with the command that frees them. docs/commands.md
+    describes the keys of --json.
 
     --check is for cron and for monitoring such as Nagios. It needs at least one of --max-age, --max-dead, --max-waiting
     and --min-owners. It prints one line that names each limit that is exceeded, or "ok". With --json it adds the same
@@ -81,7 +81,7 @@ def status(context: click.Context, /, target: Target, as_json: bool, check: bool
         raise click.UsageError("--min-owners: with --hold transaction there are no owners")
     with target.queue() as queue:
         name, stats = queue.table.fullname, queue.stats()
-        lines = [*_lines(stats), *_notes(queue, where)]
+        lines = [*_lines_of(stats), *_notes(queue, where)]
     exceeded = list(_exceeded(stats, **limits))
     if as_json:
         checked = {"exceeded": exceeded} if check else {}
@@ -112,9 +112,6 @@ def _exceeded(
         yield f"{number(living, 'living owner')} (--min-owners {min_owners})"
 
 
-# --- JSON ----------------------------------------------------------------------------------------------------
-
-
 def _plain(stats: Stats) -> dict[str, object]:
     return {
         **_counts(stats),
@@ -125,22 +122,18 @@ def _plain(stats: Stats) -> dict[str, object]:
         "paused_seconds": stats.paused,
         "pause_reason": stats.pause_reason,
         "strangers": [{"owner_id": owner, "jobs": jobs} for owner, jobs in stats.strangers.items()],
-        "owners": [_in_seconds(asdict(owner)) for owner in stats.owners],
+        "owners": [
+            {f"{key}_seconds" if key in IN_SECONDS else key: value for key, value in asdict(owner).items()}
+            for owner in stats.owners
+        ],
     }
-
-
-def _in_seconds(owner: dict[str, object]) -> dict[str, object]:
-    return {f"{key}_seconds" if key in IN_SECONDS else key: value for key, value in owner.items()}
 
 
 def _counts(stats: Stats) -> dict[str, int]:
     return {"unclaimed": stats.unclaimed, "claimed": stats.claimed, "done": stats.done, "dead": stats.dead}
 
 
-# --- lines ---------------------------------------------------------------------------------------------------
-
-
-def _lines(stats: Stats) -> Iterator[str]:
+def _lines_of(stats: Stats) -> Iterator[str]:
     yield from _paused(stats)
     yield from (f"{count} {state}" for state, count in _counts(stats).items())
     if stats.ownerless:
@@ -151,7 +144,11 @@ def _lines(stats: Stats) -> Iterator[str]:
         yield f"{rows} other ({'NULL' if value is None else repr(value)})"
     if rest := list(stats.others.values())[MOST:]:
         yield f"{sum(rest)} other ({len(rest)} more values)"
-    yield _oldest(stats)
+    if stats.oldest is not None:
+        yield f"the oldest job has been due for {age(stats.oldest)}"
+    else:
+        due = f"{number(stats.due, 'job')} due; no run_at in the rows says for how long"
+        yield due if stats.due else "no job is due"
     yield from map(_owner, stats.owners)
     for owner, jobs in list(stats.strangers.items())[:MOST]:
         end = command(f"reclaim --owner {owner} --force")
@@ -164,14 +161,6 @@ def _paused(stats: Stats) -> Iterator[str]:
     if stats.paused is not None:
         reason = f" ({visible(stats.pause_reason)})" if stats.pause_reason else ""
         yield f"paused for {age(stats.paused)}{reason}: {command('resume')} ends it"
-
-
-def _oldest(stats: Stats) -> str:
-    if stats.oldest is not None:
-        return f"the oldest job has been due for {age(stats.oldest)}"
-    if not stats.due:
-        return "no job is due"
-    return f"{number(stats.due, 'job')} due; no run_at in the rows says for how long"
 
 
 def _owner(owner: OwnerStats) -> str:
@@ -195,3 +184,89 @@ def _notes(queue: Queue, where: object) -> Iterator[str]:
             yield "a trigger wakes consumers at each INSERT"
         if fix := lost_mark(connection, queue.table):
             yield f"{MARK_LOST}: {fix}"
+
+
+# --- explain -------------------------------------------------------------------------------------------------
+
+
+@click.command()
+@click.option("--json", "as_json", is_flag=True, help="One JSON object; its keys are described above.")
+@click.option("--analyze", is_flag=True, help="Claim once for real, and roll back: count row locks and rows read.")
+@claim_options
+@click.pass_context
+def explain(context: click.Context, target: Target, as_json: bool, analyze: bool) -> None:
+    """Say what a claim and a settle of this queue do on this database, and what its settings mean for them.
+
+    The statements that this queue would send are planned by the database (EXPLAIN), and are not run. Its settings, who
+    holds a snapshot, rights and poolers are checked, too. With --analyze a claim of 100 jobs is made in a
+    transaction that is rolled back. Until then other consumers skip the rows that it locks. Each line is a
+    finding with its verdict: ok, not known, warning, will not work. SQL that removes the cause follows, if there is
+    any.
+
+    "not known" means that the server does not show it to this user; the line says why.
+
+    The exit code is 0 if all is well or not known, 1 for warnings, 2 if this queue will not work.
+
+    With --json: "table"; "verdict", the worst one; "findings", each with "check", "verdict", "says" and "fix" (a list
+    of SQL statements); "phases", each statement of a claim and of a settle with "name", "sql" and "plan" (text as the
+    database writes it).
+
+    \b
+    Examples:
+      claimjobs explain
+      claimjobs explain --table emails --where "attempts = 0" --order-by priority
+      claimjobs explain --analyze --json
+    """
+    with target.queue() as queue:
+        found = queue.explain(analyze=analyze)
+    data(json.dumps(found.as_dict(), default=str)) if as_json else show(*_findings(found))
+    context.exit(CODES.get(found.verdict, exits.OK))
+
+
+def _findings(found: Explanation) -> Iterator[str]:
+    for finding in found.findings:
+        yield f"{found.table}: {finding.verdict}: {finding.check}: {completed(finding.says)}"
+        yield from (f"    {line}" for statement in finding.fix for line in statement.split("\n"))
+    counts = Counter(finding.verdict for finding in found.findings)
+    yield f"{found.table}: {', '.join(f'{count} {verdict}' for verdict, count in counts.items())}"
+
+
+# --- exporter ------------------------------------------------------------------------------------------------
+
+
+@click.command()
+@port("--port", "/metrics", required=True)
+@bind
+@click.option("--every", type=Seconds(), default=EVERY, help="Read the table at most so often.")
+@click.option(
+    "--limit", type=AT_LEAST_1, default=LIMIT, metavar="JOBS", help="Count the jobs of each state up to this number."
+)
+@queue_options
+def exporter(target: Target, port: int, bind: str, every: float, limit: int) -> None:
+    """Serve metrics of a table on /metrics, without consumers, until Ctrl-C or SIGTERM.
+
+    It needs the extra `metrics`, and an account that may SELECT from its table and those of owners and queues. It reads
+    at most --limit rows of each state, and not the whole table: a number that is equal to --limit means "so many or
+    more". docs/monitoring.md has the list of the metrics.
+
+    If the table cannot be read at the start, the command ends with the exit code of that error. If it cannot be read
+    later, claimjobs_backlog_readable is 0, and a line on standard error says why.
+
+    \b
+    Examples:
+      claimjobs exporter --port 9187
+      claimjobs exporter --port 9187 --map orders.toml
+    """
+    require_prometheus_client()
+    from claimjobs.metrics.collector import TableCollector  # noqa: PLC0415 - an extra
+    from claimjobs.metrics.metrics_page import MetricsPage  # noqa: PLC0415
+
+    with target.queue() as queue, log_as_messages():
+        queue.backlog(limit)
+        name = queue.table.fullname
+        page = MetricsPage(TableCollector(BacklogReader(queue, name, every=every, limit=limit), name))
+        with HttpServer(bind, port, [page]) as server:
+            say(f"/metrics of table {name} on http://{bind}:{server.port}")
+            with graceful(queue.stop, queue.stop):
+                while not queue.stopping:
+                    queue.wait(60.0)
