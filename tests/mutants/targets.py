@@ -69,7 +69,7 @@ TARGETS: Final[dict[str, tuple[str, str]]] = {
         "dialects/postgres/waking dialects/postgres/table_rules",
         "unit/test_connect test_claim test_settle test_two_tenants test_calls test_columns "
         "test_locks test_transaction test_transaction_lost test_key_only test_connections test_lost_answers "
-        "test_unavailable test_large_batches test_timeouts test_wire test_unreadable test_errors "
+        "test_unavailable test_large_batches test_timeouts test_wire test_unreadable test_assignments test_errors "
         "test_unique",
     ),
 }
