@@ -7,6 +7,7 @@ import os
 import threading
 import time
 from abc import ABC, abstractmethod
+from dataclasses import dataclass
 
 import sqlalchemy as sa
 
@@ -19,13 +20,29 @@ from claimjobs.control import Control
 from claimjobs.database.connection import Connector
 from claimjobs.dialects import Key
 from claimjobs.errors import ClaimjobsError
+from claimjobs.options import Liveness, Retry
 from claimjobs.report import Report
+from claimjobs.settle.failures import Failures
 from claimjobs.settle.outcome_table import most_keys
 from claimjobs.settle.outcomes import Outcomes
 from claimjobs.settle.settler import Settler
 from claimjobs.statements import pause
 from claimjobs.statements.find import ends
 from claimjobs.table.backend import Backend
+
+
+@dataclass(frozen=True)
+class HoldContext:
+    """What a hold and its owner get from the consumer that makes them."""
+
+    engine: sa.Engine
+    backend: Backend
+    liveness: Liveness
+    retry: Retry
+    report: Report
+    control: Control
+    """Its loops. It is told of a pause, and of jobs that were reclaimed."""
+    failures: Failures
 
 
 class Hold(ABC):
@@ -39,9 +56,10 @@ class Hold(ABC):
     keeps_locks: bool
     """Whether a job is locked until its handler has ended, and not only for a claim."""
 
-    def __init__(self, backend: Backend, settler: Settler, report: Report, control: Control) -> None:
-        self._backend, self._settler, self._report, self._control = backend, settler, report, control
-        self._range = CandidateRange(report)
+    def __init__(self, context: HoldContext, settler: Settler) -> None:
+        backend = self._backend = context.backend
+        self._context, self._settler, self._report, self._control = context, settler, context.report, context.control
+        self._range = CandidateRange(self._report)
         self._most_keys = most_keys(backend.roles, backend.dialect)
         self._forgotten = 0.0
         """When the plans of claims were forgotten last, by this machine's clock."""
@@ -93,9 +111,13 @@ class Hold(ABC):
         """Read whether the queue is paused, and note it in the control. After `stop` that is not tried again."""
 
     def note_pause(self, connection: sa.Connection) -> None:
-        """Read it through this connection. Claims are planned anew after that, if there was one since the last call."""
-        paused = connection.execute(self._read_pause).first() is not None
-        self._control.set_paused(paused)
+        """Read it through this connection."""
+        self._control.set_paused(connection.execute(self._read_pause).first() is not None)
+
+    def _forget_plans(self, connection: sa.Connection) -> None:
+        """Have the next claims of this connection planned anew, if there was one since the last call: the table may
+        have grown.
+        """
         forget = self._backend.dialect.sessions.forget_plans
         if forget is not None and self._range.since > self._forgotten:
             self._forgotten = time.monotonic()

@@ -14,9 +14,8 @@ import sqlalchemy as sa
 
 from claimjobs.batch.claim_plan import ClaimPlan
 from claimjobs.batch.following import Following
-from claimjobs.batch.hold import Hold
+from claimjobs.batch.hold import Hold, HoldContext
 from claimjobs.claim.strategy import LATER, NOTHING, ClaimRequest, ClaimResult, OwnerDead, Unmarked
-from claimjobs.control import Control
 from claimjobs.database.connection import Connector
 from claimjobs.database.error_translation import reason
 from claimjobs.dialects import Key
@@ -33,15 +32,11 @@ from claimjobs.lease.held_batches import HeldBatch, HeldBatches
 from claimjobs.lease.owner import Owner
 from claimjobs.lease.sleeper import IdleSleeper
 from claimjobs.log_events import HANDLER_HANGS, HOOK_FAILED, RELEASE_FAILED
-from claimjobs.options import Liveness, Retry
-from claimjobs.report import Report
-from claimjobs.settle.failures import Failures
 from claimjobs.settle.outcomes import Outcomes
 from claimjobs.settle.refusals import SettleWithRefusals, Unsettled
 from claimjobs.settle.settler import Settler, SomeLost
 from claimjobs.settle.stuck_jobs import StuckJobs
 from claimjobs.signals import raise_delayed
-from claimjobs.table.backend import Backend
 
 log = logging.getLogger("claimjobs.lease")
 
@@ -59,19 +54,9 @@ class LeaseHold(Hold):
     settle_is_final = False
     keeps_locks = False
 
-    def __init__(
-        self,
-        engine: sa.Engine,
-        backend: Backend,
-        settler: Settler,
-        *,
-        liveness: Liveness,
-        retry: Retry,
-        report: Report,
-        control: Control,
-        failures: Failures,
-    ) -> None:
-        super().__init__(backend, settler, report, control)
+    def __init__(self, context: HoldContext, settler: Settler) -> None:
+        super().__init__(context, settler)
+        liveness = context.liveness
         self.held = HeldBatches()
         self._suspects_wait = False
         """Whether a claim found suspects while this owner held other jobs. It claims nothing until it holds none."""
@@ -87,19 +72,9 @@ class LeaseHold(Hold):
         """Locked during a claim and a settle, until `_held` is up to date."""
         self._guard = threading.Lock()
         """Locked while the heartbeat is told what is held: of two threads the last one tells what both have done."""
-        self.owner = Owner(
-            engine,
-            backend,
-            settler,
-            self,
-            liveness=liveness,
-            retry=retry,
-            report=report,
-            control=control,
-            failures=failures,
-        )
+        self.owner = Owner(context, settler, self)
         self._connector, self._reaper = self.owner.connector, self.owner.reaper
-        self._settling = SettleWithRefusals(self._connector, backend, settler, retry)
+        self._settling = SettleWithRefusals(self._connector, context.backend, settler, context.retry)
         self._stuck = StuckJobs(self._settling)
         self.owner.start()
 
@@ -143,6 +118,10 @@ class LeaseHold(Hold):
 
     def read_pause(self) -> None:
         self.owner.read_pause()
+
+    def note_pause(self, connection: sa.Connection) -> None:
+        super().note_pause(connection)
+        self._forget_plans(connection)  # the owner's connection is the one that claims
 
     def _add_held(self, claimed: ClaimResult) -> ClaimResult:
         """Note that the jobs of a claim are held, and return it. Suspects beside other jobs are released."""

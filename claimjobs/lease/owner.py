@@ -12,8 +12,7 @@ from typing import Final
 
 import sqlalchemy as sa
 
-from claimjobs.batch.hold import Hold
-from claimjobs.control import Control
+from claimjobs.batch.hold import Hold, HoldContext
 from claimjobs.database.error_translation import reason
 from claimjobs.database.fair_lock import AGAIN
 from claimjobs.errors import ClaimjobsError
@@ -21,11 +20,8 @@ from claimjobs.lease.owner_row import OwnerConnector, OwnerRow
 from claimjobs.lease.reaper import Reaper
 from claimjobs.lease.sleeper import IdleSleeper, Lead
 from claimjobs.log_events import HEARTBEAT_FAILED
-from claimjobs.options import CHECK_EVERY, Liveness, Retry
-from claimjobs.report import Report
-from claimjobs.settle.failures import Failures
+from claimjobs.options import CHECK_EVERY
 from claimjobs.settle.settler import Settler
-from claimjobs.table.backend import Backend
 
 SWEEP: Final = 5.0
 """Seconds between two searches for jobs whose owner is in no table."""
@@ -43,30 +39,17 @@ class Owner:
     others check all owners with every heartbeat. So they also find a leader that hangs, without a lock.
     """
 
-    def __init__(
-        self,
-        engine: sa.Engine,
-        backend: Backend,
-        settler: Settler,
-        hold: Hold,
-        *,
-        liveness: Liveness,
-        retry: Retry,
-        report: Report,
-        control: Control,
-        failures: Failures,
-    ) -> None:
+    def __init__(self, context: HoldContext, settler: Settler, hold: Hold) -> None:
         """Register. `settler` writes the outcomes of dead owners' jobs. `hold` is told to look after its jobs with each
-        heartbeat.
-
-        `control` wakes the loops after jobs were reclaimed. Call `start` next.
+        heartbeat. Call `start` next.
         """
+        backend, liveness, control = context.backend, context.liveness, context.control
         self._hold, self._control, self._liveness = hold, control, liveness
         self.connector = OwnerConnector(
-            engine, backend.dialect, liveness, report, tables=backend.tables_in_use, control=control
+            context.engine, backend.dialect, liveness, context.report, tables=backend.tables_in_use, control=control
         )
         self.row = OwnerRow(self.connector, backend, liveness)
-        self.reaper = Reaper(self.connector, backend, settler, retry, failures=failures)
+        self.reaper = Reaper(self.connector, backend, settler, context.retry, failures=context.failures)
         self._lead = Lead(self.connector, backend)
         self.sleeper = IdleSleeper(
             self.connector, backend, liveness, row=self.row, lead=self._lead, hold=hold, control=control

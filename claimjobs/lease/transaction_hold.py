@@ -18,10 +18,9 @@ import sqlalchemy as sa
 
 from claimjobs.batch.claim_plan import ClaimPlan
 from claimjobs.batch.following import Following
-from claimjobs.batch.hold import Hold
+from claimjobs.batch.hold import Hold, HoldContext
 from claimjobs.batch.open_transaction import BatchTransaction, HandlerWrites, OpenTransaction
 from claimjobs.claim.strategy import NOTHING, ClaimRequest, ClaimResult
-from claimjobs.control import Control
 from claimjobs.database.connection import Connector
 from claimjobs.database.error_translation import reason
 from claimjobs.dialects import Key
@@ -29,13 +28,10 @@ from claimjobs.errors import BatchRolledBack, ClaimjobsError, CrossedFork, NoOpe
 from claimjobs.lease.owner import Owner
 from claimjobs.lease.sleeper import IdleSleeper
 from claimjobs.log_events import SLEEP_FAILED
-from claimjobs.options import Liveness, Retry
-from claimjobs.report import Report
-from claimjobs.settle.failures import Failures
 from claimjobs.settle.outcomes import Outcomes
 from claimjobs.settle.refusals import IsolatingSettle
 from claimjobs.settle.settler import Settler
-from claimjobs.table.backend import Backend, with_owners
+from claimjobs.table.backend import with_owners
 
 NOBODY = 0
 """The owner id of jobs that are only locked."""
@@ -55,26 +51,13 @@ class TransactionHold(Hold):
     keeps_locks = True
     owner_id = NOBODY
 
-    def __init__(
-        self,
-        engine: sa.Engine,
-        backend: Backend,
-        settler: Settler,
-        *,
-        liveness: Liveness,
-        retry: Retry,
-        report: Report,
-        control: Control,
-        failures: Failures,
-        reclaims: Settler,
-    ) -> None:
+    def __init__(self, context: HoldContext, settler: Settler, *, reclaims: Settler) -> None:
         """`reclaims` writes the outcomes of the jobs of dead owners, if other consumers claim by lease."""
-        super().__init__(backend, settler, report, control)
-        self._engine, self._liveness, self._retry = engine, liveness, retry
-        self._failures, self._reclaims = failures, reclaims
+        super().__init__(context, settler)
+        self._liveness, self._reclaims = context.liveness, reclaims
         self.owner: Owner | None = None
         self._registering = threading.Lock()
-        self._may_register = backend.dialect.wakes and liveness.session_lock is not False
+        self._may_register = self._backend.dialect.wakes and self._liveness.session_lock is not False
         self._makes_savepoints = False
         """Whether a settle makes a savepoint, which costs a round trip: only after a row was refused without one."""
         self._one_at_a_time = threading.Lock()
@@ -105,7 +88,7 @@ class TransactionHold(Hold):
         self._end_dropped()
         with self._guard:
             if not self._idle:
-                self._idle.append(OpenTransaction(self._engine, self._backend, self._liveness, self._report))
+                self._idle.append(OpenTransaction(self._context.engine, self._backend, self._liveness, self._report))
             transaction = self._idle.pop()
             self._busy.append(transaction)
         return transaction
@@ -131,6 +114,7 @@ class TransactionHold(Hold):
             for attempt in transaction.attempts(unless=self._control):
                 with attempt as connection:
                     self.note_pause(connection)
+                    self._forget_plans(connection)
             self._pause_read_at = time.monotonic()
         except sa.exc.DBAPIError as error:
             if transaction.is_passing(error):
@@ -165,7 +149,7 @@ class TransactionHold(Hold):
         batch = self._open(claimed)
         if batch is None:
             raise NoOpenTransaction("has no open transaction any more")
-        settling = IsolatingSettle(self._backend, self._settler, self._retry, outcomes)
+        settling = IsolatingSettle(self._backend, self._settler, self._context.retry, outcomes)
         settled = False
         try:
             batch.commit(settling, with_savepoint=self._makes_savepoints)
@@ -232,21 +216,11 @@ class TransactionHold(Hold):
         nothing here is worth a second attempt.
         """
         liveness, owner = replace(self._liveness, patience=0), None
-        connector = Connector(self._engine, self._backend.dialect, liveness, self._report)
+        connector = Connector(self._context.engine, self._backend.dialect, liveness, self._report)
         try:
             backend = replace(self._backend, records_claims=False)
             backend = connector.transaction(lambda connection: with_owners(connection, backend))
-            owner = Owner(
-                self._engine,
-                backend,
-                self._reclaims,
-                self,
-                liveness=liveness,
-                retry=self._retry,
-                report=self._report,
-                control=self._control,
-                failures=self._failures,
-            )
+            owner = Owner(replace(self._context, backend=backend, liveness=liveness), self._reclaims, self)
             owner.start()
             owner.read_pause()
             self._may_register = owner.row.locked

@@ -21,6 +21,7 @@ from claimjobs.batch.batch import Batch
 from claimjobs.batch.batch_timer import BatchTimer
 from claimjobs.batch.claim_plans import ClaimPlans
 from claimjobs.batch.following import Following
+from claimjobs.batch.hold import HoldContext
 from claimjobs.claim.probe import Probe
 from claimjobs.claim.record import record_of
 from claimjobs.claim.strategy import NOTHING, ClaimResult
@@ -95,18 +96,14 @@ class Consumer:
     def _new_hold(self) -> Hold:
         self.access.check_connections()
         engine, backend, chosen = self.access.engine, self.access.backend, self._settings
-        common: Any = {
-            "liveness": chosen.liveness,
-            "retry": chosen.retry,
-            "report": self._report,
-            "control": self.control,
-            "failures": self.access.failures,
-        }
+        context = HoldContext(
+            engine, backend, chosen.liveness, chosen.retry, self._report, self.control, self.access.failures
+        )
         if chosen.by_lease:
-            return LeaseHold(engine, backend, self.settler(), **common)
+            return LeaseHold(context, self.settler())
         with connected(engine) as connection:
             ClaimsCheck(backend).run(connection)
-        return TransactionHold(engine, backend, self.settler(), reclaims=self.access.reclaims(), **common)
+        return TransactionHold(context, self.settler(), reclaims=self.access.reclaims())
 
     def settler(self) -> Settler:
         """Writes outcomes. Raises UnfitTable if the table cannot store done jobs that are kept."""

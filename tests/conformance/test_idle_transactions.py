@@ -11,7 +11,7 @@ from claimjobs import Queue
 from claimjobs.options import HoldKind, Liveness
 from claimjobs.queue.batch_loop import IdleBackoff
 from tests.backends import Backend
-from tests.conformance.jobs import jobs
+from tests.conformance.jobs import counted, jobs
 from tests.conformance.owners import LONG_AGO, OWNERS, age, owner_of, states, still
 from tests.conformance.sleepers import NEVER, PATIENT, Consumer
 
@@ -112,3 +112,35 @@ def test_jobs_that_a_dead_lease_held_are_released_by_an_idle_one(backend: Backen
         consumer.falls_asleep()
         age(backend, lease.owner_id)
         consumer.does("0000", "0001")
+
+
+def test_its_owner_leaves_the_plans_of_claims_to_the_connection_that_claims(backend: Backend) -> None:
+    """Only there a plan that was made for a few rows must be forgotten."""
+    queue = held(backend)
+    queue.enqueue(jobs(2))
+    hold = queue._consumer.hold
+    assert hold.sleeper is not None or not backend.dialect.wakes
+    owner = hold.owner
+    assert owner is not None
+    owner.stop()
+    with queue.claim(1) as batch:
+        batch.done()
+    with counted(backend.engine) as by_owner:
+        owner.read_pause()
+    with counted(backend.engine) as by_claims:
+        hold.read_pause()
+    forgets = backend.dialect.sessions.forget_plans is not None
+    assert ["DISCARD" in "".join(sent) for sent in (by_owner, by_claims)] == [False, forgets]
+
+
+def test_a_wake_begins_its_next_claim_at_the_head(backend: Backend) -> None:
+    """A row with a higher priority is before the cursor of the claims, not of the owner that was woken."""
+    queue = held(backend)
+    queue.enqueue({"d": str(n), "e": "", "priority": 5} for n in range(4))
+    with queue.claim(2) as batch:
+        batch.done()
+    hold = queue._consumer.hold
+    assert hold.sleeper is not None
+    backend.queue().enqueue({"d": "first", "e": "", "priority": 1})
+    hold.sleeper._wake()
+    assert [job.d for job in queue.claim(1)] == ["first"]
