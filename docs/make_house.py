@@ -32,7 +32,7 @@ SEAMS: Final = frozenset(
         "claimjobs/statements/batches.py",
         "claimjobs/statements/side_car.py",
         "claimjobs/table/batches.py",
-        "claimjobs/table/claim_records.py",
+        "claimjobs/table/record_description.py",
         "claimjobs/table/side_car_table.py",
     }
 )

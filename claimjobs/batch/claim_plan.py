@@ -1,7 +1,8 @@
-"""ClaimPlan: what is built once for a predicate and used by each claim with it."""
+"""ClaimPlans: how the jobs of one queue are claimed. A ClaimPlan is built once for each predicate."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
@@ -9,13 +10,21 @@ from typing import Any
 import sqlalchemy as sa
 
 from claimjobs.batch.settle_and_claim import SettleAndClaim, settle_and_claim_for
+from claimjobs.claim.choose_strategy import strategy_for
+from claimjobs.claim.locking import Locking
+from claimjobs.claim.selector import Selector
 from claimjobs.claim.strategy import ClaimStrategy
+from claimjobs.database.connect import connected
+from claimjobs.dialects import Key
+from claimjobs.options import HoldKind
 from claimjobs.settle.settler import Settler
-from claimjobs.statements.find import Selection
+from claimjobs.settle.still_due import StillDueRows
+from claimjobs.statements.find import Selection, all_but
 from claimjobs.statements.idle import work
 from claimjobs.statements.side_car import SideCarJoin
 from claimjobs.table.backend import Backend
-from claimjobs.table.predicates import Where
+from claimjobs.table.claim_index import sweep_order
+from claimjobs.table.predicates import OrderBy, Where
 
 
 @dataclass
@@ -48,3 +57,88 @@ class ClaimPlan:
             return work(backend.source, selection)
         pair = SideCarJoin(backend.user_table, backend.roles, backend.dialect, self.now)
         return work(backend.source, replace(selection, ready=sa.and_(selection.ready, pair.group_size >= 0)))
+
+
+class ClaimPlans:
+    """Makes the plan of a claim from the settings of a queue, and keeps the last one."""
+
+    def __init__(
+        self,
+        engine: sa.Engine,
+        backend: Backend,
+        now: sa.ColumnElement[Any],
+        *,
+        where: Where,
+        order_by: OrderBy,
+        hold: HoldKind,
+        locking: Locking | None,
+        still_due: StillDueRows | None,
+    ) -> None:
+        """`still_due`: with `on_done="leave"`, the rows that are not claimed again. The others are those of a Queue."""
+        self.still_due = still_due
+        self.left: dict[Key, None] = {}
+        """The rows that no claim can take: see `row_isolation`."""
+        self._engine, self._backend, self._now = engine, backend, now
+        self._where, self._order_by = where, order_by
+        self._hold, self._locking = hold, locking
+        self._last: ClaimPlan | None = None
+
+    def plan(self, where: Where) -> ClaimPlan:
+        """The plan for a predicate. It is built once, but for each claim if a callable gives the predicate."""
+        last = self._last
+        if last is None or last.changes or last.where is not where:
+            selection, changes = self.selector.selection(where), self.selector.changes(where)
+            strategy = self.strategy(selection)
+            self._last = last = ClaimPlan(where, selection, strategy, self._backend, self._now, changes=changes)
+        return last
+
+    def strategy(self, selection: Selection, *, lock_before_mark: bool = False) -> ClaimStrategy:
+        """How jobs are claimed. `lock_before_mark`: see `strategy_for`."""
+        return strategy_for(
+            self._backend,
+            selection,
+            self._now,
+            hold=self._hold,
+            locking=self._locking,
+            lock_before_mark=lock_before_mark,
+        )
+
+    @property
+    def selector(self) -> Selector:
+        """The rows that the queue's predicate and order select, but for those that this queue leaves."""
+        source = self._backend.source
+        claimable = sa.true() if self.still_due is None else self.still_due.claimable
+        if self.left:
+            claimable = sa.and_(claimable, all_but(source, "claimjobs_unclaimable", self.left))
+        return Selector(
+            self._engine,
+            self._backend.dialect,
+            source,
+            self._where,
+            self._order_by,
+            self._now,
+            claimable,
+            self._sweep_order,
+        )
+
+    @cached_property
+    def _sweep_order(self) -> Sequence[sa.Column[Any]]:
+        """The order of sweeps, if any order will do and the table has an index for it."""
+        if not isinstance(self._order_by, (list, tuple)) or self._order_by:
+            return ()
+        with connected(self._engine) as connection:
+            return sweep_order(connection, self._backend.source)
+
+    @property
+    def order(self) -> Sequence[sa.ColumnElement[Any]]:
+        """The order of the queue. Raises BadPredicate."""
+        return self.selector.selection(None).order
+
+    def work(self, where: Where) -> sa.ColumnElement[Any] | None:
+        """A scalar that is NULL when no job is due. None if a callable gives the predicate."""
+        return None if self.selector.changes(where) else self.plan(where).work
+
+    def leave(self, key: Key) -> None:
+        """Claim this row no more, because no claim can take it."""
+        self.left[key] = None
+        self._last = None  # the first one changes the predicate

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from claimjobs.batch.claim_plan import ClaimPlan
-from claimjobs.batch.claim_plans import ClaimPlans
+from claimjobs.batch.claim_plan import ClaimPlan, ClaimPlans
 from claimjobs.claim.strategy import NOTHING, ClaimResult
 from claimjobs.control import Control
 from claimjobs.settle.outcomes import Outcomes

@@ -15,8 +15,8 @@ from claimjobs.errors import ClaimsDiffer, ReadOnly, session_read_only
 from claimjobs.lease.registry import OwnerState, read_owners
 from claimjobs.statements import owners
 from claimjobs.table.backend import Backend
-from claimjobs.table.claim_records import NOTHING, ClaimRecords
 from claimjobs.table.definitions import OWNER_TABLE
+from claimjobs.table.record_description import NOTHING, RecordDescription
 
 NOBODY: Final = {"claimjobs_me": 0, "claimjobs_host": "", "claimjobs_pid": 0}
 """An owner that is in no table."""
@@ -27,7 +27,7 @@ class ClaimsCheck:
 
     def __init__(self, backend: Backend) -> None:
         self._backend = backend
-        self._ours = ClaimRecords.of(backend)
+        self._ours = RecordDescription.of(backend)
 
     def run(self, connection: sa.Connection) -> None:
         """Raises ClaimsDiffer."""
@@ -40,7 +40,7 @@ class ClaimsCheck:
                 f"{difference}: {step}, or end those consumers first, and run {reclaim} if one of them died"
             )
 
-    def _difference(self, theirs: ClaimRecords) -> tuple[str, str, str]:
+    def _difference(self, theirs: RecordDescription) -> tuple[str, str, str]:
         """How their claims differ from ours, the next step, and the command that reclaims the jobs of a dead owner."""
         ours, reclaim = self._ours, "`claimjobs reclaim`"
         if not (theirs.sees and ours.sees):
@@ -60,7 +60,7 @@ class ClaimsCheck:
         table = "" if self._backend.source.name == "jobs" else f" --table {shlex.quote(self._backend.source.name)}"
         return who, f"add {options} ({python})", f"`claimjobs reclaim {options}{table}`"
 
-    def _has_side_car(self, theirs: ClaimRecords) -> bool:
+    def _has_side_car(self, theirs: RecordDescription) -> bool:
         """Whether one of the two has a side-car: another way to claim would not help."""
         return self._backend.user_table is not None or '"side_car"' in theirs.sees[0]
 
@@ -84,7 +84,7 @@ def _counts(seen: OwnerState) -> bool:
     return seen.kind != NOTHING or seen.holder is not None
 
 
-def _is_per_batch(records: ClaimRecords) -> bool:
+def _is_per_batch(records: RecordDescription) -> bool:
     return records.sees[0].startswith('{"batches"')
 
 

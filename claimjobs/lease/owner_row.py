@@ -20,8 +20,8 @@ from claimjobs.options import Liveness
 from claimjobs.statements import idle
 from claimjobs.statements import owners as statements
 from claimjobs.table.backend import Backend
-from claimjobs.table.claim_records import ClaimRecords
 from claimjobs.table.definitions import FIRST_OWNER, id_above
+from claimjobs.table.record_description import RecordDescription
 
 END_OF_SESSION: Final = 2.0
 """Seconds to wait for the end of a session."""
@@ -59,7 +59,7 @@ class OwnerRow:
             **process,
             "claims": backend.roles.claims,
             "lease": liveness.lease,
-            **ClaimRecords.of(backend).row,
+            **RecordDescription.of(backend).row,
         }
         self._record = record_of(backend)
         self._beat = statements.beat(table)

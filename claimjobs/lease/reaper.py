@@ -36,7 +36,7 @@ from claimjobs.settle.settler import Settler
 from claimjobs.statements import owners as statements
 from claimjobs.statements.settle import SettleGuard, release
 from claimjobs.table.backend import Backend
-from claimjobs.table.claim_records import ClaimRecords
+from claimjobs.table.record_description import RecordDescription
 
 AT_ONCE: Final = 1_000
 """Jobs without an owner that one transaction releases."""
@@ -63,7 +63,7 @@ class Reaper:
         table = outcome_table(backend, record)
         self._unknown, self._expect = record.unknown(owners), statements.expect(owners)
         self._left_behind, self._held = table.left_behind, table.left
-        self._records = ClaimRecords.of(replace(backend, by_lease=True, records_claims=True))
+        self._records = RecordDescription.of(replace(backend, by_lease=True, records_claims=True))
         self._watch = Watch()
         self._watched_through = connector.lost
         self._reported: set[int] = set()
@@ -94,7 +94,7 @@ class Reaper:
             connection.execute(self._expect, {"claimjobs_me": seen.id, "claimjobs_beat": seen.beat})
         return dead_among(owners, connection, self._backend, locks_tell=calm, silences=silences)
 
-    def _sees_all(self, records: ClaimRecords) -> bool:
+    def _sees_all(self, records: RecordDescription) -> bool:
         """Whether all that a dead owner with such records has left is seen here. Others reclaim what is not."""
         return {*records.left} <= {*self._records.sees} and (records.kind is not None or self._backend.records_claims)
 
@@ -227,7 +227,7 @@ class Reaper:
         row = rows[0]
         claims = row.claims
         if claims == self._backend.roles.claims:
-            return self._sees_all(ClaimRecords.in_row(row.kind, row.sees))
+            return self._sees_all(RecordDescription.in_row(row.kind, row.sees))
         fields = {"event": OWNER_ELSEWHERE, "queue": claims, "owner": owner}
         log.warning("owner %d is not reclaimed: it claims jobs from %s", owner, claims, extra=fields)
         return False

@@ -11,7 +11,7 @@ import sqlalchemy as sa
 
 from claimjobs.statements import owners as statements
 from claimjobs.table.backend import Backend
-from claimjobs.table.claim_records import ClaimRecords
+from claimjobs.table.record_description import RecordDescription
 
 SAME_RUN: Final = 2.0
 """Seconds by which two readings of a server's start may differ, where the server counts in whole seconds."""
@@ -64,9 +64,9 @@ class OwnerState:
     now: datetime
 
     @property
-    def records(self) -> ClaimRecords:
+    def records(self) -> RecordDescription:
         """How its claims are recorded, and which claims it sees."""
-        return ClaimRecords.in_row(self.kind, self.sees)
+        return RecordDescription.in_row(self.kind, self.sees)
 
     @property
     def silence(self) -> float:

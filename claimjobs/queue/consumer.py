@@ -19,7 +19,7 @@ from claimjobs import tracing
 from claimjobs.admin.stats import Retries, read_retries
 from claimjobs.batch.batch import Batch
 from claimjobs.batch.batch_timer import BatchTimer
-from claimjobs.batch.claim_plans import ClaimPlans
+from claimjobs.batch.claim_plan import ClaimPlans
 from claimjobs.batch.following import Following
 from claimjobs.batch.hold import HoldContext
 from claimjobs.claim.probe import Probe

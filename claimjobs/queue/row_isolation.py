@@ -13,8 +13,7 @@ from typing import Final
 
 import sqlalchemy as sa
 
-from claimjobs.batch.claim_plan import ClaimPlan
-from claimjobs.batch.claim_plans import ClaimPlans
+from claimjobs.batch.claim_plan import ClaimPlan, ClaimPlans
 from claimjobs.batch.hold import Hold
 from claimjobs.claim.strategy import NOTHING, ClaimResult
 from claimjobs.control import Control

@@ -17,7 +17,7 @@ NOTHING: Final = "nothing"
 
 
 @dataclass(frozen=True)
-class ClaimRecords:
+class RecordDescription:
     """The kind of an owner's records (`rows`, `batches` or `nothing`), and a description of each kind that it sees.
 
     Two programs see each other's records only if their descriptions are the same text: it names the columns of the
@@ -30,7 +30,7 @@ class ClaimRecords:
     """Empty: it locks no rows, and so excludes no claim that is recorded."""
 
     @classmethod
-    def of(cls, backend: Backend) -> ClaimRecords:
+    def of(cls, backend: Backend) -> RecordDescription:
         """Those of a program with this backend."""
         if not backend.locks_rows:
             return cls(NOTHING, ())
@@ -43,7 +43,7 @@ class ClaimRecords:
         return cls("batches", (_text({"batches": _key(seen), **beside}),))
 
     @classmethod
-    def in_row(cls, kind: str | None, sees: str | None) -> ClaimRecords:
+    def in_row(cls, kind: str | None, sees: str | None) -> RecordDescription:
         """Those that the row of an owner says."""
         return cls(kind, tuple(json.loads(sees)) if sees else ())
 
@@ -57,7 +57,7 @@ class ClaimRecords:
         """The descriptions of what is left when such an owner dies."""
         return () if self.kind == NOTHING else self.sees
 
-    def agree_with(self, other: ClaimRecords) -> bool:
+    def agree_with(self, other: RecordDescription) -> bool:
         """Whether each of two owners sees the claims of the other one."""
         if self.kind is None or other.kind is None:
             return True
