@@ -147,7 +147,11 @@ class FileRows:
         """Each record after the header, which may have several lines, and its first line."""
         csv.field_size_limit(LONGEST_FIELD)
         reader = csv.reader(self._lines, strict=True)
-        self._header = next(reader, [])
+        try:
+            self._header = next(reader, [])
+        except csv.Error as error:
+            self._report(1, f"the header {_reason(error)}")
+            return
         unfit = [name for name in self._header if name not in self._table.c or self._header.count(name) > 1]
         if unfit or not self._header:
             has = f"table {self._table.fullname!r} has {', '.join(self._table.columns.keys())}"

@@ -248,6 +248,7 @@ def test_a_quote_that_is_never_closed_is_told_where_it_opened() -> None:
         (b"name,nome\n", "the header names 'nome', not each column once: table 'things' has "),
         (b"name,count,name\nx,1,x\n", "the header names 'name', 'name', not each column once"),
         (b"\xff\xfen\x00", "the header names "),
+        (b'name,"count\nx,1\n', "the header is no CSV (unexpected end of data)"),
     ],
 )
 def test_a_header_must_fit(content: bytes, reason: str) -> None:
