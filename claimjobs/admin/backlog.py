@@ -12,9 +12,9 @@ from claimjobs.admin.stats import in_open_batches, read_pause
 from claimjobs.database.clock import in_seconds
 from claimjobs.lease.checks import ClaimsCheck
 from claimjobs.statements import count
-from claimjobs.statements.side_car import SideCarJoin, of_jobs, unclaimed
+from claimjobs.statements.job_rows import job_rows
 from claimjobs.table.backend import Backend
-from claimjobs.table.columns import CLAIMED, DEAD, UNCLAIMED
+from claimjobs.table.columns import CLAIMED, DEAD
 
 LIMIT: Final = 10_000
 """Up to how many jobs are counted in each state."""
@@ -52,16 +52,15 @@ def read_backlog(
     """
     ClaimsCheck(backend).run(connection)
     roles, upper = backend.roles, {"claimjobs_limit": limit}
-    pair = None if backend.user_table is None else SideCarJoin(backend.user_table, roles, backend.dialect, now)
-    jobs_order = order if pair is None else roles.key
-    exists = [] if pair is None else [of_jobs(pair, ())]
-    waiting = connection.execute(_first_waiting(backend, pair, order, now), upper).one()
+    source, rows = backend.source, job_rows(backend, now)
+    ripe = rows.claimable(source.ripe(now))
+    waiting = connection.execute(count.first_waiting(source, rows.unclaimed, order, now, ripe=ripe), upper).one()
 
     def in_state(state: str) -> int:
         known = state in roles.state.can
-        if state == CLAIMED and backend.source.batches is not None:
+        if state == CLAIMED and source.batches is not None:
             return min(limit, in_open_batches(connection, backend))
-        statement = count.up_to(roles, state, jobs_order, *exists)
+        statement = count.up_to(roles, state, rows.order(order), *rows.meeting(()))
         return int(connection.execute(statement, upper).scalar_one()) if known else 0
 
     return Backlog(
@@ -74,19 +73,6 @@ def read_backlog(
         owners=_owners(connection, backend) if backend.by_lease else {},
         paused=read_pause(connection, backend)[0] is not None,
     )
-
-
-def _first_waiting(
-    backend: Backend,
-    pair: SideCarJoin | None,
-    order: Sequence[sa.ColumnElement[Any]],
-    now: sa.ColumnElement[Any],
-) -> sa.Select[Any]:
-    source, ripe = backend.source, backend.source.ripe(now)
-    if pair is None:
-        return count.first_waiting(source, backend.roles.state.is_(UNCLAIMED), order, now, ripe=ripe)
-    may_be_claimed = sa.and_(ripe, pair.group_size >= 0)  # a failed job waits by the run_at of the side-car
-    return count.first_waiting(source, unclaimed(pair), order, now, ripe=may_be_claimed)
 
 
 def _age(waiting: Any) -> float | None:

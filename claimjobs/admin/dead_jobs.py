@@ -20,8 +20,8 @@ from claimjobs.job import Job
 from claimjobs.settle.outcome_table import keys_for
 from claimjobs.settle.refusals import WriteInHalves
 from claimjobs.statements import dead_jobs as statements
+from claimjobs.statements.job_rows import job_rows
 from claimjobs.statements.lock import lock_those
-from claimjobs.statements.side_car import SideCarJoin, of_jobs
 from claimjobs.table.backend import Backend
 from claimjobs.table.columns import DEAD
 from claimjobs.table.predicates import Predicate, Where, predicates_of
@@ -54,6 +54,7 @@ class DeadJobs:
         others = [column.name for column in self._roles.table.columns if column not in self._roles.key]
         self._keys = RowReader(backend.roles, backend.dialect, known=others)
         self._now = now
+        self._job_rows = job_rows(backend, now)
         self._connect = connect
 
     # --- reading ---------------------------------------------------------------------------------------
@@ -97,22 +98,13 @@ class DeadJobs:
         With a side-car nothing is deleted: the rows stay in the user's table, and the side-car calls them done, so that
         they are not executed again.
         """
-        dialect = self._backend.dialect
-        if self._backend.user_table is None:
-            drop: sa.Delete | sa.Update = statements.drop_dead(self._roles, dialect)
-        else:
-            drop = statements.call_done(self._roles, dialect, self._now)
-        return self._write(drop, keys, where, limit, what="dropping a dead job")
+        return self._write(self._job_rows.drop(), keys, where, limit, what="dropping a dead job")
 
     # --- inside ----------------------------------------------------------------------------------------
 
     def _narrower(self, where: Where) -> Sequence[Predicate]:
         """The predicate about the user's table, also where dead jobs are rows of a side-car: then the row exists."""
-        backend = self._backend
-        found = predicates_of(where, backend.source, backend.dialect.lexis)
-        if backend.user_table is None:
-            return found
-        return (of_jobs(SideCarJoin(backend.user_table, backend.roles, backend.dialect, self._now), found),)
+        return self._job_rows.meeting(predicates_of(where, self._backend.source, self._backend.dialect.lexis))
 
     def _write(self, statement: Any, keys: Iterable[Key] | None, where: Where, limit: int | None, *, what: str) -> int:
         narrower = self._narrower(where)

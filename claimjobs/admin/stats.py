@@ -15,7 +15,7 @@ from claimjobs.lease.checks import ClaimsCheck
 from claimjobs.lease.registry import OwnerState, dead_among, read_owners
 from claimjobs.statements import count, pause
 from claimjobs.statements.batches import how_many_jobs
-from claimjobs.statements.side_car import SideCarJoin, of_jobs, waiting
+from claimjobs.statements.job_rows import job_rows
 from claimjobs.table.backend import Backend
 from claimjobs.table.columns import CLAIMED, DEAD, DONE, STATES, UNCLAIMED
 from claimjobs.table.definitions import FIRST_OWNER
@@ -110,13 +110,7 @@ def read_stats(connection: sa.Connection, backend: Backend, now: sa.ColumnElemen
 
     Raises ClaimsDiffer if it would not see the claims.
     """
-    roles = backend.roles
-    if backend.user_table is None:
-        known, others = _sorted(connection.execute(count.by_state(roles, now)))
-    else:  # most unclaimed jobs have no row in the side-car, and some of its rows have no job
-        pair = SideCarJoin(backend.user_table, roles, backend.dialect, now)
-        known, others = _sorted(connection.execute(count.by_state(roles, now, of_jobs(pair, ()))))
-        known[UNCLAIMED] = [connection.execute(waiting(pair)).one()]
+    known, others = _sorted(row for counts in job_rows(backend, now).counts for row in connection.execute(counts))
     ClaimsCheck(backend).run(connection)
     jobs = {state: sum(row.jobs for row in known[state]) for state in STATES}
     held = _held(connection, backend) if backend.by_lease else {}

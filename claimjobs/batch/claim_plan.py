@@ -21,7 +21,7 @@ from claimjobs.settle.settler import Settler
 from claimjobs.settle.still_due import StillDueRows
 from claimjobs.statements.find import Selection, all_but
 from claimjobs.statements.idle import work
-from claimjobs.statements.side_car import SideCarJoin
+from claimjobs.statements.job_rows import job_rows
 from claimjobs.table.backend import Backend
 from claimjobs.table.claim_index import sweep_order
 from claimjobs.table.predicates import OrderBy, Where
@@ -52,11 +52,8 @@ class ClaimPlan:
     @cached_property
     def work(self) -> sa.ColumnElement[Any]:
         """A scalar that is NULL when there is nothing to claim."""
-        backend, selection = self.backend, self.selection
-        if backend.user_table is None:
-            return work(backend.source, selection)
-        pair = SideCarJoin(backend.user_table, backend.roles, backend.dialect, self.now)
-        return work(backend.source, replace(selection, ready=sa.and_(selection.ready, pair.group_size >= 0)))
+        claimable = job_rows(self.backend, self.now).claimable(self.selection.ready)
+        return work(self.backend.source, replace(self.selection, ready=claimable))
 
 
 class ClaimPlans:

@@ -44,8 +44,8 @@ from claimjobs.settle.outcome_table import outcome_table
 from claimjobs.settle.settler import Settler
 from claimjobs.settle.still_due import StillDueRows
 from claimjobs.signals import check_timeout
+from claimjobs.statements.job_rows import job_rows
 from claimjobs.statements.pause import resumed
-from claimjobs.statements.side_car import SideCarJoin, of_jobs
 from claimjobs.table.predicates import Where
 
 if TYPE_CHECKING:
@@ -230,9 +230,7 @@ class Consumer:
         """The matching jobs that wait for their next attempt. Raises BadPredicate."""
         backend, now, selector = self.access.backend, self._settings.now, self.plans.selector
         with selector.understood(where), self.access.connected_in_utc() as connection:
-            mine = selector.predicates(where)
-            if backend.user_table is not None:
-                mine = (of_jobs(SideCarJoin(backend.user_table, backend.roles, backend.dialect, now), mine),)
+            mine = job_rows(backend, now).meeting(selector.predicates(where))
             return read_retries(connection, backend.roles, now, mine)
 
     def restart_from_head(self) -> None:

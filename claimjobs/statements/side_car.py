@@ -133,12 +133,15 @@ def of_jobs(pair: SideCarJoin, where: Sequence[sa.ColumnElement[bool]]) -> sa.Co
 
 
 def waiting(pair: SideCarJoin) -> sa.Select[Any]:
-    """One row about the rows that are unclaimed: the columns of `count.counts`. A failed job waits by the side-car."""
+    """One row about the rows that are unclaimed: the columns of `count.counts`, and the name of the state. A failed job
+    waits by the side-car.
+    """
     jobs, ripe, oldest, now = counts(pair.source, pair.now)
     run_at = pair.claims.need("run_at", "waiting for a retry")
     failed = (pair.claims.state.columns_say(UNCLAIMED), run_at > pair.now, of_jobs(pair, [pair.source.ripe(pair.now)]))
     later = sa.select(sa.func.count()).where(*failed).scalar_subquery()
-    columns = (jobs, (ripe.element - later).label("due"), oldest, now)
+    name = sa.literal(UNCLAIMED).label("claimjobs_state")
+    columns = (jobs, (ripe.element - later).label("due"), oldest, now, name)
     return sa.select(*columns).select_from(pair.source.table).where(unclaimed(pair))
 
 

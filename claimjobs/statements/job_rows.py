@@ -1,0 +1,83 @@
+"""JobRows: where the jobs of a queue and their states are read, in one table or beside a side-car."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import sqlalchemy as sa
+
+from claimjobs.statements import count, dead_jobs
+from claimjobs.statements.side_car import SideCarJoin, of_jobs, unclaimed, waiting
+from claimjobs.table.backend import Backend
+from claimjobs.table.columns import UNCLAIMED
+
+
+class JobRows:
+    """The rows of the user's table have the state of their jobs."""
+
+    def __init__(self, backend: Backend, now: sa.ColumnElement[Any]) -> None:
+        self._roles, self._dialect, self._now = backend.roles, backend.dialect, now
+
+    def meeting(self, where: Sequence[sa.ColumnElement[bool]]) -> Sequence[sa.ColumnElement[bool]]:
+        """The predicates of a row with a state, if the job's row in the user's table meets all these."""
+        return where
+
+    def claimable(self, ready: sa.ColumnElement[bool]) -> sa.ColumnElement[bool]:
+        """The predicate of a row of the user's table that is ready, and whose job may be claimed now."""
+        return ready
+
+    @property
+    def unclaimed(self) -> sa.ColumnElement[bool]:
+        """The predicate of a row of the user's table whose job is unclaimed."""
+        return self._roles.state.is_(UNCLAIMED)
+
+    def order(self, order: Sequence[sa.ColumnElement[Any]]) -> Sequence[sa.ColumnElement[Any]]:
+        """The order in which rows with a state are read, if this one is the queue's."""
+        return order
+
+    @property
+    def counts(self) -> Sequence[sa.Select[Any]]:
+        """Statements that count the jobs of each state, as `count.by_state` does."""
+        return (count.by_state(self._roles, self._now),)
+
+    def drop(self) -> sa.Delete | sa.Update:
+        """The statement by which dead jobs are dropped."""
+        return dead_jobs.drop_dead(self._roles, self._dialect)
+
+
+class JobRowsBesideSideCar(JobRows):
+    """The side-car has the states. Most unclaimed jobs have no row in it, and some of its rows have no job."""
+
+    def __init__(self, backend: Backend, now: sa.ColumnElement[Any]) -> None:
+        super().__init__(backend, now)
+        self._pair = SideCarJoin(backend.source, backend.roles, backend.dialect, now)
+
+    def meeting(self, where: Sequence[sa.ColumnElement[bool]]) -> Sequence[sa.ColumnElement[bool]]:
+        return (of_jobs(self._pair, where),)
+
+    def claimable(self, ready: sa.ColumnElement[bool]) -> sa.ColumnElement[bool]:
+        return sa.and_(ready, self._pair.group_size >= 0)  # a failed job waits by the run_at of the side-car
+
+    @property
+    def unclaimed(self) -> sa.ColumnElement[bool]:
+        return unclaimed(self._pair)
+
+    def order(self, order: Sequence[sa.ColumnElement[Any]]) -> Sequence[sa.ColumnElement[Any]]:
+        del order  # it is about the user's table
+        return self._roles.key
+
+    @property
+    def counts(self) -> Sequence[sa.Select[Any]]:
+        is_other = ~self._roles.state.columns_say(UNCLAIMED)
+        others = count.by_state(self._roles, self._now, is_other, *self.meeting(()))
+        return others, waiting(self._pair)
+
+    def drop(self) -> sa.Update:
+        """The rows of the user's table stay: the side-car calls their jobs done."""
+        return dead_jobs.call_done(self._roles, self._dialect, self._now)
+
+
+def job_rows(backend: Backend, now: sa.ColumnElement[Any]) -> JobRows:
+    """Where the jobs of this queue are read."""
+    return (JobRows if backend.user_table is None else JobRowsBesideSideCar)(backend, now)
