@@ -13,17 +13,17 @@ from claimjobs.dialects import dialect_of
 from claimjobs.dialects.types import Instant, WholeSecond
 from claimjobs.errors import ColumnMissing, NotClaimable, TableMissing, UnfitTable
 from claimjobs.options import LEAVE, Finish
-from claimjobs.table.columns import DONE, OURS, Columns
+from claimjobs.table.columns import DONE, OURS, STATES, Columns
 from claimjobs.table.ddl import table_comment, text
-from claimjobs.table.definitions import DEMONSTRATION, MADE_BY, OWNER_TABLE
+from claimjobs.table.definitions import DEMONSTRATION, MADE_BY
 from claimjobs.table.roles import ColumnRoles
 
 TableLike = str | sa.Table | type[Any]
 """A table as a user names it: its name, with its schema or without; a description; or a class mapped to one."""
 INSTANTS: Final = {"owner_date": WholeSecond, "run_at": Instant}
 MARK_LOST: Final = (
-    "the tables of claimjobs have lost their comments (a dump without comments?), so that done jobs are kept by "
-    "default; if claimjobs made this table, say it again"
+    "no comment says that claimjobs made this table, though it has the columns of one (a dump without comments?), so "
+    "that done jobs are kept by default; if claimjobs made it, say so again"
 )
 MAP: Final = "claimjobs"
 """The key of a `Table`'s `info` with its map; a mapped class has it as `__claimjobs__`."""
@@ -155,19 +155,14 @@ def default_finish(connection: sa.Connection, roles: ColumnRoles) -> Finish | No
 def lost_mark(connection: sa.Connection, jobs: sa.Table) -> str | None:
     """The statement that says again that claimjobs made a table of jobs; None: nothing shows that this was lost.
 
-    A dump without comments loses it. Then the table of owners, which only claimjobs makes, has no comment either.
+    A dump without comments loses it, and keeps the type of `status`. Only a table that claimjobs made, or that is made
+    like one, has such a type: `setup-tables --add` adds a text.
     """
-    owners = sa.Table(OWNER_TABLE, sa.MetaData(schema=jobs.schema))
     if not {*jobs.columns.keys()} >= {*OURS} or is_made_by_us(connection, jobs):
         return None
-    try:
-        is_there = sa.inspect(connection).has_table(OWNER_TABLE, schema=jobs.schema)
-        lost = is_there and not is_made_by_us(connection, owners)
-    except sa.exc.DBAPIError as error:  # who claims by transaction may have no right on it
-        if not dialect_of(connection).errors.refuses_account(error):
-            raise
-        return None
-    return text(table_comment(jobs), connection) if lost else None
+    type_ = columns_in_database(connection, jobs)["status"]["type"]
+    made = isinstance(type_, sa.Enum) and tuple(type_.enums) == STATES
+    return text(table_comment(jobs), connection) if made else None
 
 
 def sentence(roles: ColumnRoles, on_done: Any, *, beside: bool) -> str:

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import sqlalchemy as sa
 
-from claimjobs import Columns, Job
+from claimjobs import Columns, Job, job_table
 from claimjobs.contrib.advisory_locks import AdvisoryLocks
 from claimjobs.errors import BadArgument, DoneUndecided
 from claimjobs.log_events import COMMENTS_LOST
@@ -221,12 +221,16 @@ def test_a_table_that_claimjobs_made_loses_its_done_rows(backend: Backend) -> No
     assert backend.queue(on_done="keep").done_jobs == "Done jobs of jobs are kept with status 'done'."
 
 
+@pytest.mark.each_value("tables", "a dump of one table is restored beside owners that were made anew")
+@pytest.mark.parametrize(
+    "tables", [["jobs"], ["jobs", "claimjobs_owners", "claimjobs_queues", "claimjobs_batches"]], ids=["jobs", "all"]
+)
 def test_the_loss_of_all_comments_is_told_and_its_next_step_helps(
-    backend: Backend, caplog: pytest.LogCaptureFixture
+    backend: Backend, caplog: pytest.LogCaptureFixture, tables: list[str]
 ) -> None:
     """A dump without comments: nothing says any more that claimjobs made the table."""
     backend.make()
-    for table in ("jobs", "claimjobs_owners", "claimjobs_queues", "claimjobs_batches"):
+    for table in tables:
         to = f"COMMENT ON TABLE {table} IS NULL" if backend.family == "postgres" else f"ALTER TABLE {table} COMMENT ''"
         backend.run(to)
     queue = backend.bare_queue()
@@ -242,6 +246,17 @@ def test_the_loss_of_all_comments_is_told_and_its_next_step_helps(
     assert again.done_jobs == "Jobs of jobs are deleted when they are done."
     assert not [finding for finding in again.explain().findings if finding.check == "comments"]
     assert fix not in claimjobs("status", "--url", backend.url).out
+
+
+def test_a_users_table_with_all_columns_is_not_taken_for_one_that_lost_its_comment(backend: Backend) -> None:
+    """Its owner has added them, as `setup-tables` prints them: with the states as texts."""
+    table = job_table("tasks", sa.MetaData())
+    table.c.status.type, table.comment = sa.String(16), None
+    backend.make(table)
+    backend.run("COMMENT ON TABLE tasks IS NULL" if backend.family == "postgres" else "ALTER TABLE tasks COMMENT ''")
+    queue = backend.bare_queue("tasks")
+    assert queue.done_jobs == "Done jobs of tasks are kept with status 'done'."
+    assert not [finding for finding in queue.explain().findings if finding.check == "comments"]
 
 
 def test_a_function_that_says_nothing_deletes_no_row_of_a_foreign_table(backend: Backend) -> None:
