@@ -23,7 +23,7 @@ from claimjobs.explain.explainer import Explanation
 from claimjobs.key_text import visible
 from claimjobs.metrics import require_prometheus_client
 from claimjobs.metrics.backlog_reader import EVERY, BacklogReader
-from claimjobs.metrics.http_server import HttpServer
+from claimjobs.metrics.http_server import serving
 from claimjobs.queue.queue import Queue
 from claimjobs.signals import graceful
 from claimjobs.table.ddl import has_wake_trigger
@@ -258,15 +258,13 @@ def exporter(target: Target, port: int, bind: str, every: float, limit: int) -> 
       claimjobs exporter --port 9187 --map orders.toml
     """
     require_prometheus_client()
-    from claimjobs.metrics.collector import TableCollector  # noqa: PLC0415 - an extra
-    from claimjobs.metrics.metrics_page import MetricsPage  # noqa: PLC0415
+    from claimjobs.metrics.collectors import TableCollector, metrics_page  # noqa: PLC0415 - an extra
 
     with target.queue() as queue, log_as_messages():
         queue.backlog(limit)
-        name = queue.table.fullname
-        page = MetricsPage(TableCollector(BacklogReader(queue, name, every=every, limit=limit), name))
-        with HttpServer(bind, port, [page]) as server:
-            say(f"/metrics of table {name} on http://{bind}:{server.port}")
+        reader = BacklogReader(queue, every=every, limit=limit)
+        with serving(bind, port, {"/metrics": metrics_page(TableCollector(reader))}) as bound:
+            say(f"/metrics of table {reader.table} on http://{bind}:{bound}")
             with graceful(queue.stop, queue.stop):
                 while not queue.stopping:
                     queue.wait(60.0)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from claimjobs.errors import ExtraMissing
 
 if TYPE_CHECKING:
-    from claimjobs.metrics.collector import QueueCollector
+    from claimjobs.metrics.collectors import QueueCollector
 
 __all__ = ["QueueCollector"]
 
@@ -17,7 +17,7 @@ def __getattr__(name: str) -> Any:
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     require_prometheus_client()
-    from claimjobs.metrics.collector import QueueCollector  # noqa: PLC0415
+    from claimjobs.metrics.collectors import QueueCollector  # noqa: PLC0415
 
     return QueueCollector
 

@@ -41,10 +41,9 @@ class Reading:
 class BacklogReader:
     """Reads the backlog when it is asked for and the last reading is old. A database that hangs makes nobody wait."""
 
-    def __init__(self, queue: Queue, name: str, *, every: float = EVERY, limit: int = LIMIT) -> None:
-        """`name`: that of its table, for the log."""
+    def __init__(self, queue: Queue, *, every: float = EVERY, limit: int = LIMIT) -> None:
+        self.table = queue.table.fullname
         self._queue = queue
-        self._name = name
         self._every = every
         self._limit = limit
         self._last = Reading()
@@ -86,7 +85,7 @@ class BacklogReader:
         """Log once that the queue cannot be read, and once that it can be again."""
         before = self._last.error
         if reading.error is not None and reading.error != before:
-            fields = {"event": BACKLOG_FAILED, "queue": self._name, "error": reading.error}
+            fields = {"event": BACKLOG_FAILED, "queue": self.table, "error": reading.error}
             log.warning("the backlog cannot be read: %s", reading.error, extra=fields)
         elif reading.error is None and before not in (None, Reading().error):
-            log.warning("the backlog can be read again", extra={"event": BACKLOG_RESTORED, "queue": self._name})
+            log.warning("the backlog can be read again", extra={"event": BACKLOG_RESTORED, "queue": self.table})

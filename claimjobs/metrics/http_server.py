@@ -1,16 +1,17 @@
-"""HttpServer: serves a few pages of text to monitoring, from threads of its own."""
+"""Serves a few pages of text to monitoring, each a WSGI application, from threads of its own."""
 
 from __future__ import annotations
 
-import contextlib
+import io
 import logging
 import socket
 import threading
-from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from socketserver import TCPServer, ThreadingMixIn
 from typing import Any, Final
+from wsgiref.simple_server import WSGIRequestHandler, WSGIServer
+from wsgiref.types import StartResponse, WSGIApplication, WSGIEnvironment
 
 from claimjobs.errors import ClaimjobsError
 from claimjobs.log_events import REQUEST_FAILED
@@ -22,88 +23,72 @@ LOOPBACK: Final = "127.0.0.1"
 log = logging.getLogger("claimjobs.http_server")
 
 
-@dataclass(frozen=True)
-class Answer:
-    """What a page says."""
+@contextmanager
+def serving(host: str, port: int, pages: Mapping[str, WSGIApplication]) -> Iterator[int]:
+    """Serve these pages, by their paths, while the block lasts; yield the port. Port 0: any free port.
 
-    text: str
-    code: int = 200
-    type: str = "text/plain; charset=utf-8"
-
-
-class Page(ABC):
-    """A page. Each request asks it for an answer, in a thread of the server."""
-
-    path: str
-
-    @abstractmethod
-    def answer(self) -> Answer:
-        """The page now."""
-
-
-class HttpServer:
-    """A context manager: the port is taken at once, and pages are served while its block lasts.
-
-    A client that hangs occupies a thread for TIME_LIMIT, and nothing else.
+    A client that hangs occupies a thread for TIME_LIMIT, and nothing else. Raises ClaimjobsError if the port cannot be
+    used.
     """
-
-    def __init__(self, host: str, port: int, pages: Sequence[Page]) -> None:
-        """Raises ClaimjobsError if the port cannot be used. Port 0: any free port, see `port`."""
+    try:
+        server = _Server(host, port, pages)
+    except (OSError, OverflowError) as error:
+        says = f"port {port} of {host} cannot be listened on ({error}): choose another port or address"
+        raise ClaimjobsError(says) from error
+    with server:
+        threading.Thread(target=server.serve_forever, args=(0.1,), name="http", daemon=True).start()
         try:
-            self._server = _Server(host, port, {page.path: page for page in pages})
-        except (OSError, OverflowError) as error:
-            says = f"port {port} of {host} cannot be listened on ({error}): choose another port or address"
-            raise ClaimjobsError(says) from error
-        self.port: int = self._server.server_address[1]
-        self._thread = threading.Thread(target=self._server.serve_forever, args=(0.1,), name="http", daemon=True)
-
-    def __enter__(self) -> HttpServer:
-        self._thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._server.shutdown()
-        self._server.server_close()
+            yield server.server_port
+        finally:
+            server.shutdown()
 
 
-class _Server(ThreadingHTTPServer):
+def answer(start: StartResponse, text: str, status: str = "200 OK") -> list[bytes]:
+    """The answer of a WSGI application that says this text."""
+    start(status, [("Content-Type", "text/plain; charset=utf-8")])
+    return [text.encode()]
+
+
+class _Server(ThreadingMixIn, WSGIServer):
     daemon_threads = True
     block_on_close = False  # the end of a run waits for no client
 
-    def __init__(self, host: str, port: int, pages: Mapping[str, Page]) -> None:
-        self.pages = pages
+    def __init__(self, host: str, port: int, pages: Mapping[str, WSGIApplication]) -> None:
+        self._pages = pages
         self.address_family = socket.AF_INET6 if ":" in host else socket.AF_INET
         super().__init__((host, port), _Handler)
+        self.set_app(self._answer)
 
     def server_bind(self) -> None:
         """Bind, without the look-up of the machine's own name that HTTPServer adds: that may take long."""
-        self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        self.socket.bind(self.server_address)
-        self.server_address = self.socket.getsockname()
+        TCPServer.server_bind(self)
+        self.server_name, self.server_port = str(self.server_address[0]), self.server_address[1]
+        self.setup_environ()
+
+    def _answer(self, environ: WSGIEnvironment, start: StartResponse) -> Any:
+        page = self._pages.get(environ["PATH_INFO"])
+        if page is None:
+            return answer(start, f"there is no such page: {', '.join(sorted(self._pages))}\n", "404 Not Found")
+        return page(environ, start)
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """Note an error, such as of a client that left. The base class prints a traceback."""
+        """Note an error, such as of a client that sends nothing. The base class prints a traceback."""
         fields = {"event": REQUEST_FAILED, "client": str(client_address[0])}
         log.debug("a request of %s failed", client_address, exc_info=True, extra=fields)
 
 
-class _Handler(BaseHTTPRequestHandler):
+class _Handler(WSGIRequestHandler):
     timeout = TIME_LIMIT
-    server: _Server
 
-    def do_GET(self) -> None:
-        page = self.server.pages.get(self.path.partition("?")[0])
-        known = ", ".join(sorted(self.server.pages))
-        self._send(Answer(f"there is no such page: {known}\n", 404) if page is None else page.answer())
+    def handle(self) -> None:
+        self._errors = io.StringIO()
+        super().handle()
+        if errors := self._errors.getvalue():
+            raise RuntimeError(errors)  # for `handle_error`
 
-    def _send(self, answer: Answer) -> None:
-        body = answer.text.encode()
-        self.send_response(answer.code)
-        self.send_header("Content-Type", answer.type)
-        self.send_header("Content-Length", str(len(body)))
-        self.end_headers()
-        with contextlib.suppress(ConnectionError):
-            self.wfile.write(body)
+    def get_stderr(self) -> io.StringIO:
+        """Where wsgiref prints the traceback of a page, and of a client that does not accept its answer."""
+        return self._errors
 
     def log_message(self, format: str, *args: Any) -> None:  # noqa: A002 - named as in the base class
         """Log no request: monitoring sends one every few seconds."""

@@ -1,20 +1,33 @@
-"""Endpoints: the HTTP servers of a supervisor for metrics and health."""
+"""What a supervisor serves to monitoring: /metrics, and for an orchestrator /livez and /readyz."""
 
 from __future__ import annotations
 
-import contextlib
 import logging
+import time
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+from wsgiref.types import StartResponse, WSGIApplication, WSGIEnvironment
 
 from claimjobs.log_events import SERVING
 from claimjobs.metrics import require_prometheus_client
 from claimjobs.metrics.backlog_reader import BacklogReader
-from claimjobs.metrics.http_server import LOOPBACK, HttpServer, Page
-from claimjobs.workers.health import LivePage, ReadyPage
+from claimjobs.metrics.http_server import LOOPBACK, answer, serving
+from claimjobs.report import Report
 from claimjobs.workers.process_main import Plan
 from claimjobs.workers.supervisor import Supervisor
+
+if TYPE_CHECKING:
+    from prometheus_client.core import Metric
+
+TICKS_WITHIN: Final = 15.0
+"""Seconds without a tick after which the supervisor counts as stuck."""
+REPORTS_WITHIN: Final = 30.0
+"""Seconds without a report after which a consumer counts as stuck. It reports every two seconds."""
+LIVE: Final = "/livez"
+READY: Final = "/readyz"
 
 log = logging.getLogger("claimjobs.endpoints")
 
@@ -32,33 +45,101 @@ class Endpoints:
         """Whether anything is served."""
         return self.metrics_port is not None or self.health_port is not None
 
-    @contextlib.contextmanager
+    @contextmanager
     def served(self, supervisor: Supervisor, plan: Plan) -> Iterator[None]:
         """Serve while the block lasts. The ports are taken at once. Raises ClaimjobsError or ExtraMissing."""
         queue = plan.queue()
-        name = queue.table.fullname
-        reader = BacklogReader(queue, name)
-        pages: defaultdict[int, list[Page]] = defaultdict(list)
-        if self.metrics_port is not None:
-            pages[self.metrics_port].append(self._metrics(supervisor, reader, name))
-        if self.health_port is not None:
-            live = LivePage(supervisor, plan.liveness.max_batch_time)
-            pages[self.health_port] += [live, ReadyPage(supervisor, reader)]
-        with contextlib.ExitStack() as block:
+        with ExitStack() as block:
             block.callback(queue.engine.dispose)
-            servers = [HttpServer(self.host, port, served) for port, served in pages.items()]
-            for server, served in zip(servers, pages.values(), strict=True):
-                block.enter_context(server)
-                paths = ", ".join(page.path for page in served)
-                url = f"http://{self.host}:{server.port}"
+            for port, pages in self._pages(supervisor, BacklogReader(queue), plan).items():
+                url = f"http://{self.host}:{block.enter_context(serving(self.host, port, pages))}"
+                paths = ", ".join(pages)
                 log.info("%s on %s", paths, url, extra={"event": SERVING, "pages": paths, "url": url})
             yield
 
-    @staticmethod
-    def _metrics(supervisor: Supervisor, reader: BacklogReader, table: str) -> Page:
-        require_prometheus_client()
-        from claimjobs.metrics.collector import TableCollector  # noqa: PLC0415 - an extra
-        from claimjobs.metrics.metrics_page import MetricsPage  # noqa: PLC0415
-        from claimjobs.workers.supervisor_metrics import SupervisorCollector  # noqa: PLC0415
+    def _pages(
+        self, supervisor: Supervisor, reader: BacklogReader, plan: Plan
+    ) -> dict[int, dict[str, WSGIApplication]]:
+        """The pages of each port, by their paths."""
+        pages: defaultdict[int, dict[str, WSGIApplication]] = defaultdict(dict)
+        if self.metrics_port is not None:
+            require_prometheus_client()
+            from claimjobs.metrics.collectors import TableCollector, metrics_page  # noqa: PLC0415 - an extra
 
-        return MetricsPage(SupervisorCollector(supervisor, table), TableCollector(reader, table))
+            counts = SupervisorCollector(supervisor, reader.table)
+            pages[self.metrics_port]["/metrics"] = metrics_page(counts, TableCollector(reader))
+        if self.health_port is not None:
+            health = Health(supervisor, reader, plan.liveness.max_batch_time)
+            pages[self.health_port] |= {LIVE: health.live, READY: health.ready}
+        return pages
+
+
+class Health:
+    """The pages /livez and /readyz: 200, or 503 and what is wrong, a line for each."""
+
+    def __init__(self, supervisor: Supervisor, reader: BacklogReader, max_batch_time: float) -> None:
+        self._supervisor = supervisor
+        self._reader = reader
+        self._max_batch_time = max_batch_time
+
+    def live(self, _environ: WSGIEnvironment, start: StartResponse) -> list[bytes]:
+        """Whether the supervisor and every consumer make progress. If not, only a restart helps."""
+        return _answer(start, stuck(self._supervisor, self._max_batch_time))
+
+    def ready(self, _environ: WSGIEnvironment, start: StartResponse) -> list[bytes]:
+        """Whether consumers can work: they are started, one of them reports, the database answers, the table fits."""
+        return _answer(start, missing(self._supervisor, self._reader))
+
+
+def stuck(supervisor: Supervisor, max_batch_time: float) -> Iterator[str]:
+    """What makes no progress.
+
+    A database that cannot be reached is no reason: consumers wait for it. A consumer that is starting, or is about to
+    be replaced, counts as alive.
+    """
+    now, ticked = time.monotonic(), supervisor.ticked_at
+    if ticked is not None and now - ticked > TICKS_WITHIN:
+        yield f"the supervisor has not looked after its processes for {now - ticked:.0f} s"
+        return
+    for slot in supervisor.consumers:
+        if slot.silence(now) > REPORTS_WITHIN:
+            yield f"consumer {slot.number} has not reported for {slot.silence(now):.0f} s"
+        elif slot.stalled > max_batch_time:
+            yield f"consumer {slot.number} has made no progress on its batch for {slot.stalled:.0f} s"
+
+
+def missing(supervisor: Supervisor, reader: BacklogReader) -> Iterator[str]:
+    """What consumers lack to work."""
+    if supervisor.ends:
+        yield "the run is about to end"
+    if starting := sum(not slot.was_ready for slot in supervisor.consumers):
+        yield f"{starting} consumers are starting"
+    now = time.monotonic()
+    if all(slot.silence(now) > REPORTS_WITHIN for slot in supervisor.consumers):
+        yield f"no consumer has reported for {REPORTS_WITHIN:g} s"
+    error = reader.latest().error
+    if error is not None:
+        yield error
+
+
+def _answer(start: StartResponse, wrong: Iterable[str]) -> list[bytes]:
+    lines = "".join(f"{line}\n" for line in wrong)
+    return answer(start, lines, "503 Service Unavailable") if lines else answer(start, "ok\n")
+
+
+class SupervisorCollector:
+    """The counts of the last snapshot. A process that was replaced stays in them, so no count goes back."""
+
+    def __init__(self, supervisor: Supervisor, table: str) -> None:
+        self._supervisor = supervisor
+        self._table = table
+
+    def collect(self) -> Iterator[Metric]:
+        """The metrics now; before the first snapshot all counts are 0."""
+        from claimjobs.metrics.collectors import of_processes, of_report  # noqa: PLC0415 - an extra
+
+        snapshot = self._supervisor.latest
+        yield from of_report(Report() if snapshot is None else snapshot.total, self._table)
+        lines = () if snapshot is None else (*snapshot.consumers, *snapshot.generators)
+        running = 0 if snapshot is None else sum(line.pid is not None for line in snapshot.consumers)
+        yield from of_processes(self._table, consumers=running, replaced=sum(line.restarts for line in lines))

@@ -94,7 +94,7 @@ def test_an_account_that_may_only_read_reads_it(database: Backend) -> None:
 def test_a_reading_that_fails_leaves_the_last_one_and_says_why(database: Backend) -> None:
     queue = database.queue()
     queue.enqueue(jobs(2))
-    reader = BacklogReader(queue, "jobs", every=0)
+    reader = BacklogReader(queue, every=0)
     database.wait_for(lambda: reader.latest().error is None, "it is read")
     database.run("ALTER TABLE jobs RENAME TO elsewhere")
     database.wait_for(lambda: reader.latest().error is not None, "the reading fails")
@@ -109,7 +109,7 @@ def test_a_reading_that_fails_leaves_the_last_one_and_says_why(database: Backend
 def test_a_database_that_hangs_makes_no_scrape_wait_for_long(anywhere: Backend) -> None:
     anywhere.queue().enqueue(jobs(2))
     with Proxy(anywhere.url) as proxy:
-        reader = BacklogReader(anywhere.bare_queue(bind=anywhere.new_engine_to(proxy.url)), "jobs", every=0)
+        reader = BacklogReader(anywhere.bare_queue(bind=anywhere.new_engine_to(proxy.url)), every=0)
         anywhere.wait_for(lambda: reader.latest().error is None, "it is read")
         proxy.stall()
         readings = [reader.latest() for _ in range(3)]

@@ -18,7 +18,7 @@ import pytest
 import yaml
 
 from claimjobs.cli import exits
-from claimjobs.workers.health import LivePage, ReadyPage
+from claimjobs.workers.endpoints import LIVE, READY
 from tests.docs.commands import every
 from tests.docs.markdown import ROOT
 from tests.docs.shop import Shop
@@ -95,7 +95,7 @@ def test_the_probes_ask_for_pages_that_are_served() -> None:
     assert port["containerPort"] == given["health_port"]
     assert given["bind"] == "0.0.0.0"
     probes = [container()[f"{name}Probe"]["httpGet"] for name in ("startup", "liveness", "readiness")]
-    assert [probe["path"] for probe in probes] == [LivePage.path, LivePage.path, ReadyPage.path]
+    assert [probe["path"] for probe in probes] == [LIVE, LIVE, READY]
     assert {probe["port"] for probe in probes} == {port["name"]}
 
 

@@ -13,7 +13,7 @@ import pytest
 
 from claimjobs.cli import exits
 from claimjobs.metrics.backlog_reader import BacklogReader
-from claimjobs.workers.health import LivePage, ReadyPage
+from claimjobs.workers.endpoints import missing, stuck
 from claimjobs.workers.process_main import Plan
 from claimjobs.workers.run import Run
 from claimjobs.workers.supervisor import Supervisor
@@ -35,6 +35,11 @@ def until(command: Command, url: str, value: float, *name: str) -> Samples:
     return samples(url)
 
 
+def owners(found: Samples) -> float:
+    """The owners that live."""
+    return found.get(("claimjobs_owners", "awake"), 0) + found.get(("claimjobs_owners", "asleep"), 0)
+
+
 def test_the_counts_of_all_consumers_are_served(database: Backend, tmp_path: Path) -> None:
     queue = database.queue()
     queue.enqueue([*rows(40), *rows(1, d="bad")])
@@ -43,6 +48,7 @@ def test_the_counts_of_all_consumers_are_served(database: Backend, tmp_path: Pat
         url = address(command)
         found = until(command, url, 40, "claimjobs_settled_jobs_total", "done")
         until(command, url, 1, "claimjobs_settled_jobs_total", "dead")
+        database.wait_for(lambda: owners(samples(url)) == 2, "both consumers have registered")
         found = until(command, url, 1, "claimjobs_jobs", "unclaimed")
         command.send(signal.SIGTERM)
         command.end()
@@ -55,7 +61,7 @@ def test_the_counts_of_all_consumers_are_served(database: Backend, tmp_path: Pat
     assert found["claimjobs_consumers", ""] == 2
     assert found["claimjobs_jobs", "dead"] == 1
     assert found["claimjobs_backlog_readable", ""] == 1
-    assert found["claimjobs_owners", "awake"] + found["claimjobs_owners", "asleep"] == 2
+    assert owners(found) == 2
 
 
 @dear
@@ -140,12 +146,12 @@ def test_it_is_not_ready_while_the_database_is_away(anywhere: Backend) -> None:
     supervisor = Supervisor(Plan(anywhere.url), Run(consumers=1))
     supervisor.consumers[0].was_ready = True
     with Proxy(anywhere.url) as proxy:
-        reader = BacklogReader(anywhere.bare_queue(bind=anywhere.new_engine_to(proxy.url)), "jobs", every=0)
-        ready = ReadyPage(supervisor, reader)
-        anywhere.wait_for(lambda: ready.answer().code == 200, "it is ready")
-    anywhere.wait_for(lambda: ready.answer().code == 503, "it is not ready any more")
-    assert "connect" in ready.answer().text
-    assert LivePage(supervisor, 600.0).answer().code == 200
+        reader = BacklogReader(anywhere.bare_queue(bind=anywhere.new_engine_to(proxy.url)), every=0)
+        anywhere.wait_for(lambda: not list(missing(supervisor, reader)), "it is ready")
+    anywhere.wait_for(lambda: list(missing(supervisor, reader)), "it is not ready any more")
+    [error] = missing(supervisor, reader)
+    assert "connect" in error
+    assert not list(stuck(supervisor, 600.0))
 
 
 def test_live_and_ready(database: Backend, tmp_path: Path) -> None:

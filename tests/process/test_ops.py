@@ -17,7 +17,7 @@ from prometheus_client.core import Metric
 
 from claimjobs.admin.backlog import Backlog
 from claimjobs.metrics.backlog_reader import Reading
-from claimjobs.metrics.families import OUTCOMES, of_processes, of_reading, of_report
+from claimjobs.metrics.collectors import OUTCOMES, of_processes, of_reading, of_report
 from claimjobs.report import Report
 from servers import prometheus
 from tests.backends import Backend, wait_for
