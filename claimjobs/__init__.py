@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from claimjobs.errors import ClaimjobsError
     from claimjobs.instants import next_whole
     from claimjobs.job import Job
-    from claimjobs.options import Liveness, Retry, SideCar
+    from claimjobs.options import Liveness, Retry
     from claimjobs.queue.map_file import read_map
     from claimjobs.queue.queue import Queue
     from claimjobs.signals import stop_on_signals
@@ -34,7 +34,6 @@ __all__ = [
     "Locking",
     "Queue",
     "Retry",
-    "SideCar",
     "database_url",
     "include_object",
     "job_table",
@@ -56,7 +55,6 @@ _MODULES = {
     "Locking": "claim.locking",
     "Queue": "queue.queue",
     "Retry": "options",
-    "SideCar": "options",
     "database_url": "embedded.server",
     "include_object": "table.definitions",
     "job_table": "table.definitions",

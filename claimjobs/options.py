@@ -110,36 +110,16 @@ SIDE_CAR: Final = "_claims"
 """What the name of a side-car ends in, after that of its table."""
 
 
-@dataclass(frozen=True)
-class SideCar:
-    """Keeps what claimjobs writes about the rows of a table in a second table, `<table>_claims` unless `table` names
-    another.
-
-    A claim locks its rows, which needs the right to update them, and is recorded as one row for its batch
-    (`claims="batches"`).
-
-    The row of a done job stays, and its key is kept as done, so that it is not found again. Claims read the done keys
-    at the beginning of the order, which takes a tenth of a second for 100,000 of them. A key that is used again is a
-    new job only if done keys are not kept.
-    """
-
-    table: str | None = None
-
-    def name_for(self, source: str) -> str:
-        """The name of the side-car of this table. Both names include the schema, if there is one."""
-        return self.table or f"{source}{SIDE_CAR}"
-
-
 ONE_WAY: Final = "with a side-car a lease holds each claim, which is recorded as one row for its batch"
 
 
-def is_per_batch(claims: ClaimsKind | None, hold: HoldKind, side_car: SideCar | None) -> bool:
+def is_per_batch(claims: ClaimsKind | None, hold: HoldKind, side_car: str | bool) -> bool:
     """Whether a claim is recorded as one row for its batch, as with each side-car.
 
     Raises ValueError for values that do not go together.
     """
-    if side_car is not None and (hold == "transaction" or claims == "rows"):
+    if side_car and (hold == "transaction" or claims == "rows"):
         raise ValueError(f"{ONE_WAY}: leave out {'hold' if hold == 'transaction' else 'claims'}")
     if claims == "batches" and hold == "transaction":
         raise ValueError("claims='batches' needs hold='lease': with hold='transaction' row locks are the claim")
-    return claims == "batches" or side_car is not None
+    return claims == "batches" or bool(side_car)

@@ -19,7 +19,6 @@ from claimjobs.options import (
     HoldKind,
     Liveness,
     Retry,
-    SideCar,
     is_per_batch,
 )
 from claimjobs.settle.failures import Hooks
@@ -42,7 +41,7 @@ class Settings:
     hold: HoldKind
     claims: ClaimsKind | None
     """None: the default, see `options.is_per_batch`."""
-    side_car: SideCar | None
+    side_car: str | bool
     retry: Retry
     liveness: Liveness
     on_done: OnDone | None
@@ -64,9 +63,11 @@ class Settings:
             raise ValueError(
                 "on_done='leave' needs a `where` that stays the same, which the handler makes false: give it"
             )
-        if self.side_car is not None and not isinstance(self.side_car, SideCar):
-            raise ValueError(f"side_car={self.side_car!r}: give True, False or SideCar(...)")
-        if self.side_car is not None and self.on_done == LEAVE:
+        if not isinstance(self.side_car, (str, bool)):
+            raise ValueError(  # noqa: TRY004
+                f"side_car={self.side_car!r}: give True, False, or the name of the second table"
+            )
+        if self.side_car and self.on_done == LEAVE:
             raise ValueError("on_done='leave' is not for a side-car, which knows by its key what is done: leave it out")
         is_per_batch(self.claims, self.hold, self.side_car)
         if self.locking is not None:
@@ -76,7 +77,7 @@ class Settings:
         if not isinstance(locking, Locking):
             raise ValueError(f"locking={locking!r}: give a Locking, such as AdvisoryLocks()")  # noqa: TRY004
         name = type(locking).__name__
-        if self.side_car is not None:
+        if self.side_car:
             raise ValueError(
                 f"locking={name} is not for a side-car, whose claims lock the rows of its table: leave it out"
             )

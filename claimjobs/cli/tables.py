@@ -151,7 +151,7 @@ def _tables(queue: Queue, *, mapped: bool = False) -> list[sa.Table]:
     """The tables of the queue. `mapped`: also that of jobs if only its name is known, and so cannot be made."""
     settings = queue.settings
     if settings.side_car:
-        return side_car_tables(queue.engine, settings.table, columns=settings.columns)
+        return side_car_tables(queue.engine, settings.table, settings.side_car, columns=settings.columns)
     jobs, *others = setup.tables_for(settings.table)
     return [jobs, *others] if mapped or not _is_mapped_name(settings) else others
 

@@ -35,9 +35,11 @@ class TableMissing(UnfitTable):
         )
 
 
-def claims_missing(name: str, source: str) -> TableMissing:
-    """The error for a table whose side-car is not in the database."""
-    return TableMissing(name, words=f"--table {shlex.quote(source)} --side-car")
+def claims_missing(name: str, source: str, *, chosen: bool = False) -> TableMissing:
+    """The error for a table whose side-car is not in the database. `chosen`: its name, which for a command stands in a
+    map.
+    """
+    return TableMissing(name, words="--map FILE" if chosen else f"--table {shlex.quote(source)} --side-car")
 
 
 class ClaimsDiffer(UnfitTable):

@@ -27,7 +27,7 @@ from claimjobs.errors import BadArgument, UnfitTable
 from claimjobs.errors.dropped import refuse_parameters
 from claimjobs.instants import age_of
 from claimjobs.lease.checks import ClaimsCheck, require_writes
-from claimjobs.options import ClaimsKind, HoldKind, Liveness, Retry, SideCar
+from claimjobs.options import ClaimsKind, HoldKind, Liveness, Retry
 from claimjobs.queue.access import Access
 from claimjobs.queue.batch_loop import BatchLoop, BatchSource, Drain, PrefetchSource
 from claimjobs.queue.consumer import Consumer
@@ -78,7 +78,8 @@ class Queue:
 
     `side_car=True` is for a table that must not be altered: failures and done jobs are stored in a second table,
     `<table>_claims`, and nothing is written into the table itself. It needs `hold="lease"`. The default of `on_done` is
-    `"keep"` then; `"delete"` deletes the row and the claim in one transaction. `SideCar(...)` has options.
+    `"keep"` then; `"delete"` deletes the row and the claim in one transaction. `side_car="NAME"` gives
+    that table another name, perhaps in another schema.
 
     Nothing is sent to the database before the first use. That raises ConnectionFailed, ServerUnfit or UnfitTable
     (TableMissing, ColumnMissing, ...) if it cannot work. A Queue that holds by lease registers as one owner at its
@@ -97,7 +98,7 @@ class Queue:
         locking: Locking | None = None,
         hold: HoldKind = "lease",
         claims: ClaimsKind | None = None,
-        side_car: SideCar | bool = False,
+        side_car: str | bool = False,
         retry: Retry | None = None,
         liveness: Liveness | None = None,
         on_done: OnDone | None = None,
@@ -112,7 +113,6 @@ class Queue:
         self.engine = engine_of(bind)
         self.report = Report()
         """Counts of what this Queue has done so far."""
-        beside = SideCar() if side_car is True else side_car or None
         self._chosen = Settings(
             table=table,
             columns=columns,
@@ -121,7 +121,7 @@ class Queue:
             locking=locking,
             hold=hold,
             claims=claims,
-            side_car=beside,
+            side_car=side_car,
             retry=retry or Retry(),
             liveness=liveness or Liveness(),
             on_done=on_done,
@@ -360,7 +360,7 @@ class Queue:
         UnfitTable with a side-car: a row without its entry there would be a new job.
         """
         age = age_of(older_than)
-        if self._chosen.side_car is not None:
+        if self._chosen.side_car:
             source = self.table.fullname
             raise UnfitTable(
                 f"table {self.roles.name!r} is not purged, because without its entry there a row of {source!r} would "

@@ -20,10 +20,10 @@ from claimjobs.errors import (
     claims_missing,
     not_consumer,
 )
-from claimjobs.options import SideCar
 from claimjobs.table import acceptance
 from claimjobs.table.batches import OpenBatches
 from claimjobs.table.columns import Columns
+from claimjobs.table.ddl import side_car_name
 from claimjobs.table.definitions import (
     BATCHES_TABLE,
     OWNER_TABLE,
@@ -108,13 +108,13 @@ def inspect_table(
     columns: Columns | None = None,
     by_lease: bool = True,
     per_batch: bool = False,
-    side_car: SideCar | None = None,
+    side_car: str | bool = False,
 ) -> Backend:
     """Inspect the server and the tables; `dialect` overrides the detected one.
 
     `by_lease`: claims are committed with the id of an owner, which needs a column for it, and the table of owners.
     `per_batch`: claims are rows of the table of batches; no column of the table is needed for them.
-    `side_car`: outcomes are kept in a second table, and claims are rows of the table of batches.
+    `side_car`: outcomes are kept in a second table (of this name), and claims are rows of the table of batches.
     Raises ConnectionFailed, ServerUnfit or UnfitTable.
     """
     found = dialect_for(engine)
@@ -126,9 +126,10 @@ def inspect_table(
         zoned = any(map(rules.depends_on_zone, columns_in_database(connection, described).values()))
         described = collated(described, rules.collations(connection, described))
         place = rules.place(connection, described)
-        if side_car is not None:
+        if side_car:
             source = replace(source_roles(connection, found, described, columns=given), depend_on_zone=zoned)
-            roles = _claims(connection, found, source, named=side_car.name_for(place.full_name(described)))
+            named = side_car_name(place.full_name(described), side_car)
+            roles = _claims(connection, found, source, named=named, chosen=isinstance(side_car, str))
             beside = rules.place(connection, roles.table)
             # Not the side-car names the queue: who has another one, or none, is to be seen.
             name = place.name if place.schema == beside.schema else f"{place.schema}.{place.name}"
@@ -139,7 +140,7 @@ def inspect_table(
             roles = replace(roles, key_index=index, quote=quote, depend_on_zone=zoned, recorded_as=place.name)
             acceptance.check_key(connection, found, roles)
             acceptance.check_columns(connection, found, roles)
-        if per_batch or side_car is not None:
+        if per_batch or side_car:
             batches = OpenBatches(batches_table(place.metadata), roles.claims, roles.key, dialect or found)
             source = source and replace(source, batches=replace(batches, key=source.key))
             roles = _per_batch(roles, batches)
@@ -166,12 +167,14 @@ def source_roles(
     return replace(roles, key_index=key_index(connection, roles, unique=True), quote=quote_of(connection))
 
 
-def _claims(connection: sa.Connection, dialect: Dialect, source: ColumnRoles, *, named: str) -> ColumnRoles:
+def _claims(
+    connection: sa.Connection, dialect: Dialect, source: ColumnRoles, *, named: str, chosen: bool
+) -> ColumnRoles:
     key = [sa.Column(column.name, column.type, primary_key=True) for column in source.key]
     try:
         table = resolve(connection, claims_table(named, key))
     except TableMissing:
-        raise claims_missing(named, source.name) from None
+        raise claims_missing(named, source.name, chosen=chosen) from None
     acceptance.check_table(connection, dialect, table)
     return roles_of(table, Columns.of_claims([column.name for column in key]))
 

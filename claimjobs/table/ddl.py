@@ -13,7 +13,7 @@ from claimjobs.database.error_translation import reason
 from claimjobs.dialects import Dialect, dialect_named_by
 from claimjobs.dialects.waking import WakeTrigger
 from claimjobs.errors import BadArgument, UnfitTable
-from claimjobs.options import SideCar
+from claimjobs.options import SIDE_CAR
 from claimjobs.table.definitions import COMMENT, MADE_BY, OWNER_TABLE, SHARED_TABLES
 
 Bind = sa.Engine | sa.Connection
@@ -142,12 +142,17 @@ def _names(table: sa.Table) -> Iterator[str]:
     yield from (str(part.name) for part in parts if type(part.name) in (str, quoted_name))
 
 
-def check_side_car_name(dialect: Dialect, source: str, side_car: SideCar) -> str:
+def side_car_name(source: str, side_car: str | bool) -> str:
+    """The name of the side-car of this table, if none is chosen. Both names include the schema, if there is one."""
+    return side_car if isinstance(side_car, str) else f"{source}{SIDE_CAR}"
+
+
+def check_side_car_name(dialect: Dialect, source: str, side_car: str | bool) -> str:
     """The name of the side-car of this table. Raises UnfitTable if no table can have it."""
-    name = side_car.name_for(source)
+    name = side_car_name(source, side_car)
     if flaw := dialect.table_rules.unnameable(name.rpartition(".")[2]):
         raise UnfitTable(
-            f"table {source!r} cannot have a side-car {name!r} ({flaw}): choose the name of the side-car in Python, as "
-            "in Queue(..., side_car=SideCar(table=...))"
+            f"table {source!r} cannot have a side-car {name!r} ({flaw}): choose its name in Python, as in "
+            "Queue(..., side_car='NAME'), or in a map"
         )
     return name

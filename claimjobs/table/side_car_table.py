@@ -10,7 +10,6 @@ import sqlalchemy as sa
 from claimjobs.database.connect import connected, dialect_for
 from claimjobs.database.inspector import inspector_of
 from claimjobs.dialects import Dialect
-from claimjobs.options import SideCar
 from claimjobs.table import acceptance
 from claimjobs.table.backend import source_roles
 from claimjobs.table.columns import Columns
@@ -21,7 +20,7 @@ from claimjobs.table.roles import ColumnRoles
 
 
 def side_car_tables(
-    engine: sa.Engine, table: TableLike, side_car: SideCar | None = None, *, columns: Columns | None = None
+    engine: sa.Engine, table: TableLike, side_car: str | bool = True, *, columns: Columns | None = None
 ) -> list[sa.Table]:
     """The tables that a queue with a side-car needs: the side-car, the owners and the queues.
 
@@ -38,7 +37,7 @@ def side_car_tables(
         source = source_roles(connection, dialect, described, columns=given)
         key = _key(connection, source, dialect)
         full_name = dialect.table_rules.place(connection, described).full_name(described)
-    name = check_side_car_name(dialect, full_name, side_car or SideCar())
+    name = check_side_car_name(dialect, full_name, side_car)
     claims = claims_table(name, key)
     return [claims, *shared_tables(claims.schema)]
 

@@ -215,7 +215,7 @@ def test_an_option_that_was_dropped_names_what_replaces_it(option: str, told: st
         ("[columns]\nkey = []", "key = []: give the name of a column in quotes, or a list of several"),
         ('columns = "x"', "'columns' is a section: write a line [columns]"),
         ('hold = "hands"', "hold='hands': give one of 'lease', 'transaction'"),
-        ("side_car = 1", "side_car=1: give True, False or SideCar(...)"),
+        ("side_car = 1", "side_car=1: give True, False, or the name of the second table"),
         ("order_by = [1]", "1 is no expression: give the name of a column, SQL"),
         ("where = 7", "7 is no expression: give SQL as text"),
     ],

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import sqlalchemy as sa
 
-from claimjobs import Columns, SideCar, job_table, make, side_car_tables
+from claimjobs import Columns, job_table, make, side_car_tables
 from claimjobs.errors import ClaimsDiffer
 from claimjobs.table.definitions import BATCHES_TABLE
 from tests.backends import Backend
@@ -81,8 +81,8 @@ def test_consumers_with_two_side_cars_of_one_table_or_one_and_none_refuse_each_o
     ORDERS.create(backend.engine)
     fill(backend, 6)
     kinds: dict[str, dict[str, Any]] = {
-        "orders_claims": {"side_car": SideCar()},
-        "ours": {"side_car": SideCar("ours")},
+        "orders_claims": {"side_car": True},
+        "ours": {"side_car": "ours"},
         "": {"claims": "batches", "columns": Columns(status=None), "on_done": "delete"},
         "by transaction": {"hold": "transaction", "columns": Columns(status=None), "on_done": "delete"},
     }

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 import sqlalchemy as sa
 
-from claimjobs import Liveness, make, tables_for
+from claimjobs import Liveness, Retry, make, tables_for
+from claimjobs.dialects.types import database_now
 from claimjobs.errors import TableMissing, UnfitTable
 from claimjobs.table.definitions import OWNER_TABLE
 from tests.backends import Backend, Servers
+from tests.cli.command import claimjobs
 from tests.conformance.jobs import jobs
 from tests.conformance.orders import ORDERS, beside, fill
-from tests.conformance.owners import declare_dead, still
+from tests.conformance.owners import OWNERS, declare_dead, still
 
 
 def home(backend: Backend) -> str:
@@ -124,3 +127,43 @@ def test_without_a_default_schema_the_setting_is_blamed_and_not_the_name(backend
         make(engine, tables_for("jobs"))
     assert "public.jobs" in make(engine, tables_for("public.jobs")).created
     backend.bare_queue("public.jobs", bind=engine).check()
+
+
+def test_a_side_car_in_another_schema_has_its_owners_there_and_all_that_a_queue_does_works(
+    backend: Backend, abroad: sa.Engine, tmp_path: Path
+) -> None:
+    """On MySQL and MariaDB: in another database. A program whose default schema that is has the same queue."""
+    ORDERS.create(backend.engine)
+    fill(backend, 8)
+    schema = "abroad" if backend.has("schemas") else str(abroad.url.database)
+    named = f"{schema}.orders_claims"
+    described = tmp_path / "orders.toml"
+    described.write_text(f'table = "orders"\nside_car = "{named}"\n')
+    with pytest.raises(TableMissing, match=rf"{named}' is not .* setup-tables --map FILE"):
+        backend.bare_queue("orders", side_car=named).check()
+    made = claimjobs("setup-tables", "--url", backend.url, "--map", str(described)).out
+    assert made.count(f"{schema}.") == made.count(": made") == 4
+    assert not sa.inspect(backend.engine).has_table(OWNER_TABLE)
+    queue, other = (still(backend.bare_queue("orders", side_car=named, retry=Retry(attempts=1))) for _ in range(2))
+    away = still(backend.bare_queue(f"{home(backend)}.orders", bind=abroad, side_car="orders_claims"))
+    assert [seen.id for seen in away.stats().owners] == [queue.owner_id, other.owner_id, away.owner_id]
+    queue.check()
+    with queue.claim(3) as batch:
+        assert [len(each.claim(3)) for each in (other, away)] == [3, 2]
+        batch.done(batch[0])
+        batch.fail(batch[1], "broken")
+        batch.release(batch[2])
+    assert [(dead.key, dead.last_error) for dead in away.dead.list()] == [(2, "broken")]
+    assert away.dead.retry() == 1
+    with abroad.begin() as connection:
+        connection.execute(sa.update(OWNERS).where(OWNERS.c.id == other.owner_id).values(died=database_now()))
+    assert queue.reclaim() == 3
+    stats, backlog = queue.stats(), away.backlog()
+    assert (stats.unclaimed, stats.claimed, stats.done) == (backlog.unclaimed, backlog.claimed, 1) == (5, 2, 1)
+    assert not [finding for finding in queue.explain().findings if finding.verdict == "will not work"]
+    away.pause("a deploy")
+    assert queue.stats().pause_reason == "a deploy"
+    assert queue.resume()
+    assert "held" in claimjobs("status", "--url", backend.url, "--map", str(described)).out
+    with away.claim(8) as rest:
+        assert rest

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import sqlalchemy as sa
 
-from claimjobs import Columns, Queue, SideCar, make, side_car_tables
+from claimjobs import Columns, Queue, make, side_car_tables
 from claimjobs.errors import BadMap, TableMissing, UnfitTable
 from claimjobs.table.ddl import ddl
 from tests.backends import Backend
@@ -74,7 +74,7 @@ def test_a_side_car_that_is_missing_is_told_with_the_command_that_makes_it(backe
 def test_a_side_car_may_have_another_name(backend: Backend) -> None:
     ORDERS.create(backend.engine)
     fill(backend, 2)
-    named = SideCar(table="what_is_taken")
+    named = "what_is_taken"
     make(backend.engine, side_car_tables(backend.engine, "orders", named))
     assert do_all(backend.bare_queue("orders", side_car=named)) == [1, 2]
     assert len(backend.rows("what_is_taken")) == 2
@@ -91,9 +91,9 @@ def test_a_table_with_a_long_name_has_a_side_car_as_long_as_the_name_of_that_fit
         make(backend.engine, side_car_tables(backend.engine, name))
         assert do_all(backend.bare_queue(name, side_car=True)) == [1, 2]
     for name in names[2:]:
-        with pytest.raises(UnfitTable, match=r"choose the name of the side-car in Python, .*SideCar\(table="):
+        with pytest.raises(UnfitTable, match=r"choose its name in Python, .*side_car='NAME'"):
             side_car_tables(backend.engine, name)
-        named = SideCar(table=f"short_{len(name)}")
+        named = f"short_{len(name)}"
         make(backend.engine, side_car_tables(backend.engine, name, named))
         assert do_all(backend.bare_queue(name, side_car=named)) == [1, 2]
 
