@@ -100,24 +100,24 @@ def of_report(report: Report, table: str) -> Iterator[Metric]:
 def of_reading(reading: Reading, table: str) -> Iterator[Metric]:
     """What is in the database. Without a reading only `claimjobs_backlog_readable` is there, and is 0."""
     readable = "1 if the last reading of the backlog succeeded, else 0: then the other figures are old."
-    yield _gauge("backlog_readable", readable, table, reading.error is None)
+    yield _measured("backlog_readable", readable, table, reading.error is None)
     backlog = reading.backlog
     if backlog is None:
         return
-    yield _gauge("count_limit", "Jobs of a state are counted up to this number.", table, backlog.limit)
+    yield _measured("count_limit", "Jobs of a state are counted up to this number.", table, backlog.limit)
     jobs = {state: getattr(backlog, state) for state in ("unclaimed", "claimed", "dead")}
     yield _by_state("jobs", "Jobs in each state, up to claimjobs_count_limit.", table, jobs)
     due = "Jobs that may be claimed now, among the counted unclaimed ones, which are the first in the queue's order."
-    yield _gauge("due_jobs", due, table, backlog.due)
+    yield _measured("due_jobs", due, table, backlog.due)
     oldest = "Seconds for which the oldest of these has been due; 0 if none is."
-    yield _gauge("oldest_due_seconds", oldest, table, backlog.oldest or 0.0)
+    yield _measured("oldest_due_seconds", oldest, table, backlog.oldest or 0.0)
     yield _by_state("owners", "Owners, by their leases.", table, backlog.owners)
-    yield _gauge("paused", "1 while the queue is paused, else 0.", table, backlog.paused)
+    yield _measured("paused", "1 while the queue is paused, else 0.", table, backlog.paused)
 
 
 def of_processes(table: str, *, consumers: int, replaced: int) -> Iterator[Metric]:
     """What a supervisor knows about its processes."""
-    yield _gauge("consumers", "Consumer processes of this supervisor that run.", table, consumers)
+    yield _measured("consumers", "Consumer processes of this supervisor that run.", table, consumers)
     yield _counter("replaced_processes", "Processes that died and were replaced.", table, replaced)
 
 
@@ -125,7 +125,7 @@ def _counter(name: str, text: str, table: str, value: float) -> Metric:
     return _filled(CounterMetricFamily(f"claimjobs_{name}", text, labels=["table"]), table, {None: value})
 
 
-def _gauge(name: str, text: str, table: str, value: float) -> Metric:
+def _measured(name: str, text: str, table: str, value: float) -> Metric:
     return _filled(GaugeMetricFamily(f"claimjobs_{name}", text, labels=["table"]), table, {None: value})
 
 

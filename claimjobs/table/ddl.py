@@ -143,7 +143,7 @@ def _names(table: sa.Table) -> Iterator[str]:
 
 
 def side_car_name(source: str, side_car: str | bool) -> str:
-    """The name of the side-car of this table, if none is chosen. Both names include the schema, if there is one."""
+    """The chosen name of the side-car, or its default for this table. Both include the schema, if there is one."""
     return side_car if isinstance(side_car, str) else f"{source}{SIDE_CAR}"
 
 

@@ -68,7 +68,7 @@ def test_the_mail_that_cannot_be_sent_is_tried_again_later(shop: Shop, monkeypat
 @pytest.mark.thorough("every example of the guide, each a program or a command")
 def test_the_enqueue_example_enqueues(shop: Shop) -> None:
     shop.open()
-    block = _with("engine.begin()")
+    block = _with("what else belongs to this transaction")
     shop.run(block.text, str(block))
     assert len(shop.backend.rows("emails")) == 20 + 1 + 2_000
 

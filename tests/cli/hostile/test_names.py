@@ -130,7 +130,8 @@ def test_a_side_car_of_a_table_with_a_long_name(database: Backend, letter: str) 
     assert at(url, f"setup-tables --side-car --table {letter * most}").code == exits.OK
     for more in ("", " --sql"):
         ended = at(url, f"setup-tables --side-car --table {letter * (most + 1)}{more}")
-        refused(ended, exits.TABLE, f"cannot have a side-car '{letter * (most + 1)}_claims' (", "choose the name of")
+        side_car = f"cannot have a side-car '{letter * (most + 1)}_claims' ("
+        refused(ended, exits.TABLE, side_car, "choose its name in Python")
 
 
 @pytest.mark.parametrize("letter", ["x", "é"])
