@@ -118,7 +118,7 @@ def _kept(folder: Path, programs: Path, say: Callable[[str], None]) -> Iterator[
     """The folder of the server's socket. The keeper has its own session, so that Ctrl-C does not reach the server."""
     settings = {"folder": str(folder), "programs": str(programs), "account": _account()}
     with subprocess.Popen(  # noqa: S603 - our own program
-        [sys.executable, "-I", "-S", keeper.__file__, json.dumps(settings)],
+        [sys.executable, "-I", keeper.__file__, json.dumps(settings)],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,
