@@ -24,7 +24,6 @@ HANGING = ("tests.process.hanging:note", "--consumers", "2")
 
 
 @pytest.mark.parametrize("json", [True, False], ids=["stdout", "stderr"])
-@dear
 def test_a_reader_who_goes_away_is_a_stop(database: Backend, tmp_path: Path, *, json: bool) -> None:
     database.queue().enqueue(rows(60))
     options = (f"{HANDLERS}:wait_for_file", "--consumers", "2", "--batch-size", "10")
@@ -75,7 +74,6 @@ def test_a_picture_that_cannot_be_written_is_found_out_before_the_run(
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-@dear
 def test_one_signal_ends_a_command_whose_handler_hangs_while_it_is_imported(
     anywhere: Backend, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: signal.Signals
 ) -> None:
@@ -135,7 +133,6 @@ def test_two_signals_end_consumers_whose_handler_hangs_and_catches_all(
     assert code == exits.INTERRUPTED
 
 
-@dear
 def test_an_endless_handler_is_ended_after_the_duration_and_its_grace(database: Backend, tmp_path: Path) -> None:
     database.queue().enqueue(rows(10))
     options = (f"{HANDLERS}:end_never", "--consumers", "2", "--batch-size", "5", "--duration", "1", "--grace", "0.5")

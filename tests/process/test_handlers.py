@@ -128,7 +128,6 @@ def test_a_job_that_ends_its_consumer_is_found_out_and_the_run_goes_on(database:
     assert [(row["d"], row["status"]) for row in database.rows()] == [("bad", "dead")]
 
 
-@dear
 def test_a_thread_that_a_handler_leaves_running_does_not_keep_the_run_open(anywhere: Backend, tmp_path: Path) -> None:
     anywhere.queue().enqueue(rows(4))
     with started(anywhere, tmp_path, f"{HANDLERS}:leave_a_thread", *ONE, "--drain") as command:

@@ -238,7 +238,6 @@ def test_the_first_line_says_what_is_being_started(anywhere: Backend, tmp_path: 
 # --- idle ----------------------------------------------------------------------------------------------------
 
 
-@dear
 def test_a_run_without_work_ends_when_it_was_idle_for_so_long(database: Backend, tmp_path: Path) -> None:
     database.queue().enqueue(rows(30))
     options = (f"{HANDLERS}:note_batch", "--consumers", "2", "--batch-size", "5", "--idle", "1", "--json")

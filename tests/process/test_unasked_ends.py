@@ -80,7 +80,6 @@ def test_a_working_folder_that_was_deleted_is_named(anywhere: Backend, tmp_path:
     assert "the working folder was deleted" in ended.stderr
 
 
-@dear
 def test_a_handler_that_no_consumer_can_import_ends_the_run(anywhere: Backend, tmp_path: Path) -> None:
     anywhere.queue().enqueue(rows(3))
     with started(anywhere, tmp_path, "tests.process.only_in_the_command:note_job", "--consumers", "2") as command:

@@ -15,8 +15,6 @@ from claimjobs import job_table, make, tables_for
 from claimjobs.table.definitions import SHARED_TABLES, claims_table
 from tests.backends import Backend
 
-pytestmark = pytest.mark.thorough("it upgrades tables under load")
-
 THEIRS = {"theirs", "theirs_default"}
 
 
@@ -45,6 +43,7 @@ def made(database: Backend) -> Backend:
     return database
 
 
+@pytest.mark.thorough("the next test shows what it is for")
 def test_without_it_autogenerate_proposes_to_drop_our_tables(made: Backend) -> None:
     dropped = {change[1].name for change in proposals(made, emails(), None) if change[0] == "remove_table"}
     ours = {*SHARED_TABLES, "orders_claims", "jobs"}
@@ -62,6 +61,7 @@ def test_a_column_of_the_payload_is_proposed(made: Backend) -> None:
     assert len(found) == 1 + len(THEIRS)
 
 
+@pytest.mark.thorough("upgrade-tables is tested beside it")
 def test_tables_of_an_earlier_schema_are_left_to_upgrade_tables(made: Backend) -> None:
     made.run("ALTER TABLE emails DROP COLUMN suspect")
     said = "COMMENT ON TABLE emails IS" if made.family == "postgres" else "ALTER TABLE emails COMMENT"
