@@ -56,6 +56,7 @@ def test_a_claim_that_locks_more_than_it_takes_is_a_warning(backend: Backend) ->
     assert "other consumers skip all of them" in warned(queue.explain(analyze=True), "row locks")
 
 
+@pytest.mark.mariadb("it lists no locks")
 def test_the_locks_of_a_transaction_are_counted(backend: Backend) -> None:
     queue = filled(backend, rows=300)
     with backend.engine.connect() as connection:
@@ -63,6 +64,7 @@ def test_the_locks_of_a_transaction_are_counted(backend: Backend) -> None:
         assert 200 <= backend.dialect.inspection.row_locks(connection, queue.table) <= 602  # also in an index
 
 
+@pytest.mark.mariadb("only there the time of a trial is limited by a setting of its own")
 def test_a_claim_that_reads_the_whole_table_is_a_warning(backend: Backend) -> None:
     explained = filled(backend, rows=SMALL + 1, order_by="-e").explain(analyze=True)
     assert "see the findings on the index" in warned(explained, "rows read")
@@ -108,6 +110,7 @@ def test_a_long_wait_for_a_lock_is_a_warning_for_open_transactions(
     assert "a settle may wait so long" in warned(backend.queue(hold="transaction").explain(), "lock wait")
 
 
+@pytest.mark.mariadb("it sets the keepalive for the whole server")
 def test_when_a_vanished_client_is_noticed_is_told_for_open_transactions(backend: Backend) -> None:
     if not backend.dialect.sessions.ends_idle_clients:
         pytest.skip(f"on {backend.name} a consumer sets that for its own session")
@@ -168,6 +171,7 @@ def test_more_dead_rows_than_live_ones_are_a_warning(backend: Backend) -> None:
     assert of(queue.explain(), "dead rows").fix == ("VACUUM jobs;",)
 
 
+@pytest.mark.mariadb("it tells the length of its history elsewhere")
 def test_a_long_history_is_a_warning(backend: Backend, monkeypatch: pytest.MonkeyPatch) -> None:
     if not backend.dialect.interrupts:
         pytest.skip(f"{backend.name} has no purge")

@@ -189,7 +189,7 @@ BAD_MAPS = [
     *(("give the name of", text) for text in ("table = 3", "table = ''", "[table]")),
     *(("give a number, true", text) for text in ("[states]\ndone = [1]", "[states.done]")),
     *(("give one of", text) for text in ("hold = 'hands'", "claims = 3", "on_done = []")),
-    ("give True, False", "side_car = 'yes'"),
+    ("give True, False", "side_car = 1"),
     ("plays two roles", "[columns]\nstatus = 'd'\nowner_id = 'd'"),
     ("name that column", "[columns]\nstatus = ''\n[states]\ndone = 7"),
 ]
