@@ -54,7 +54,7 @@ class Laboratory:
         folder.mkdir(parents=True, exist_ok=True)
         words = ("-p", "tests.mutants.reach", "-n", WORKERS, "--dist", "worksteal", "--timeout", str(MOST))
         chosen = (*FAST, "-k", f"not mariadb and {LEFT_ALONE}")
-        return self._first_failure([*words, *chosen, *tests], ALL_TESTS, **{FOLDER: str(folder)})
+        return self._first_failure([*words, *chosen, *tests], ALL_TESTS, **{FOLDER: str(folder.resolve())})
 
     def noticed_by(self, mutant: Mutant, reaching: Timed, tests: Sequence[str], *, far: bool = False) -> str | None:
         """The first test that fails with it, or hangs, of the nearest that reach it (or of those that are left then);
