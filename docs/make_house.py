@@ -22,7 +22,6 @@ SEAMS: Final = frozenset(
     {
         "claimjobs/options.py",
         "claimjobs/claim/batch_claims.py",
-        "claimjobs/claim/batch_statement.py",
         "claimjobs/claim/choose_strategy.py",
         "claimjobs/claim/record.py",
         "claimjobs/claim/side_car.py",

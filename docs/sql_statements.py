@@ -9,9 +9,9 @@ from typing import Any, Final
 
 import sqlalchemy as sa
 
-from claimjobs.claim.claimed_values import ClaimedValues
 from claimjobs.claim.record import RecordInClaimRow, RecordInRows
 from claimjobs.claim.row_reader import RowReader
+from claimjobs.claim.written_claim import ClaimedValues
 from claimjobs.dialects import DIALECTS, Dialect
 from claimjobs.dialects.types import Instant, database_now
 from claimjobs.options import Liveness
@@ -21,8 +21,7 @@ from claimjobs.statements import idle as sleepers
 from claimjobs.statements import insert as inserts
 from claimjobs.statements.claim import claim, claim_batch
 from claimjobs.statements.find import Selection, find, how_many, keyset_order_of
-from claimjobs.statements.lock import find_and_lock, lock, lock_first
-from claimjobs.statements.mark import mark
+from claimjobs.statements.lock import find_and_lock, lock, lock_first, mark
 from claimjobs.table.batches import OpenBatches
 from claimjobs.table.definitions import (
     DEFAULT_TABLE,

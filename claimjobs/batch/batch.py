@@ -8,12 +8,11 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
 import sqlalchemy as sa
+from sqlalchemy.orm import Session
 
 from claimjobs import tracing
 from claimjobs.batch.batch_timer import BatchTimer
-from claimjobs.batch.following import Following
-from claimjobs.batch.hold import Hold
-from claimjobs.batch.orm_instances import instances
+from claimjobs.batch.hold import Following, Hold
 from claimjobs.claim.strategy import ClaimResult
 from claimjobs.dialects import Key
 from claimjobs.errors import (
@@ -386,3 +385,26 @@ def _said_by(error: BaseException | str) -> str:
     said = text_of(error) if isinstance(error, str) else f"{type(error).__name__}: {text_of(error)}"
     # Postgres stores no NUL, and no driver sends half a surrogate pair. A settle must not fail because of them.
     return said.replace("\0", "\\0").encode(errors="backslashreplace").decode()
+
+
+def instances(session: Session, entity: type[Any], roles: ColumnRoles, jobs: Sequence[Job]) -> tuple[Any, ...]:
+    """The instance of each job, in the order of the jobs; one statement reads them as they are now.
+
+    Raises LookupError if the row of a job was deleted while it was claimed.
+    """
+    mapper = sa.inspect(entity)
+    names = [mapper.get_property_by_column(mapper.local_table.c[column.name]).key for column in roles.key]
+    columns = [getattr(entity, name) for name in names]
+    keys = [job.key for job in jobs]
+    chosen = columns[0].in_(keys) if len(columns) == 1 else sa.tuple_(*columns).in_(keys)
+    statement = sa.select(entity).where(chosen).execution_options(populate_existing=True)
+    found = {_key(instance, names): instance for instance in session.scalars(statement).unique()}
+    gone = [key for key in keys if key not in found]
+    if gone:
+        raise LookupError(f"the row of job {key_in_message(gone[0])} is gone: it was deleted while the job was claimed")
+    return tuple(found[key] for key in keys)
+
+
+def _key(instance: Any, names: Sequence[str]) -> Any:
+    parts = tuple(getattr(instance, name) for name in names)
+    return parts if len(parts) > 1 else parts[0]

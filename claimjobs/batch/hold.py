@@ -11,11 +11,10 @@ from dataclasses import dataclass
 
 import sqlalchemy as sa
 
-from claimjobs.batch.claim_plan import ClaimPlan
-from claimjobs.batch.following import Following
+from claimjobs.batch.claim_plan import ClaimPlan, ClaimPlans
 from claimjobs.batch.open_transaction import HandlerWrites
 from claimjobs.claim.candidate_range import CandidateRange
-from claimjobs.claim.strategy import ClaimRequest, ClaimResult
+from claimjobs.claim.strategy import NOTHING, ClaimRequest, ClaimResult
 from claimjobs.control import Control
 from claimjobs.database.connection import Connector
 from claimjobs.dialects import Key
@@ -29,6 +28,7 @@ from claimjobs.settle.settler import Settler
 from claimjobs.statements import pause
 from claimjobs.statements.find import ends
 from claimjobs.table.backend import Backend
+from claimjobs.table.predicates import Where
 
 
 @dataclass(frozen=True)
@@ -200,3 +200,33 @@ class Hold(ABC):
         """Count jobs of dead owners that the heartbeat reclaimed. The next claim finds them at the head."""
         self._report.reclaimed += jobs
         self.restart_from_head()
+
+
+class Following:
+    """What a settle claims for a loop."""
+
+    def __init__(self, plans: ClaimPlans, size: int, where: Where, control: Control) -> None:
+        """`size`, `where`: as the loop claims."""
+        self._plans, self._where, self._control = plans, where, control
+        self.size = size
+        self.claimed = NOTHING
+        """What the last settle claimed, until the loop takes it."""
+        self.is_over = False
+        """Whether the loop has ended."""
+
+    def plan_after(self, outcomes: Outcomes) -> ClaimPlan | None:
+        """The plan of the claim that is made with these outcomes; None: they are settled alone.
+
+        If no job was done, a claim would return the same jobs again.
+        """
+        if self.is_over or self._control.stopping or self._control.paused or not outcomes.done:
+            return None
+        try:
+            return self._plans.plan(self._where)
+        except Exception:  # of a user's callable: the next claim raises it
+            return None
+
+    def take(self) -> ClaimResult:
+        """What the last settle claimed. Each claim is given once."""
+        claimed, self.claimed = self.claimed, NOTHING
+        return claimed

@@ -11,8 +11,7 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from claimjobs.claim.batch_claims import NUMBERS, BatchClaims
-from claimjobs.claim.batch_statement import BatchStatement
+from claimjobs.claim.batch_claims import NUMBERS, BatchClaims, BatchStatement
 from claimjobs.claim.one_statement import SETTLED_COLUMNS, OneStatement
 from claimjobs.claim.strategy import NOTHING, ClaimRequest, ClaimResult, ClaimStrategy
 from claimjobs.database.compiled_statement import CompiledStatement, PlainReader, Sent, rows_together

@@ -7,15 +7,13 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from claimjobs.claim.batch_claims import BatchClaims
-from claimjobs.claim.batch_statement import batch_statement
-from claimjobs.claim.claimed_values import ClaimedValues
+from claimjobs.claim.batch_claims import BatchClaims, batch_statement
 from claimjobs.claim.find_and_lock import RowLocks
-from claimjobs.claim.locking import JobLocks, Locking
+from claimjobs.claim.locking import JobLocks, Locking, RecheckedLocks
 from claimjobs.claim.one_statement import OneStatement
-from claimjobs.claim.recheck import RecheckedLocks
 from claimjobs.claim.strategy import ClaimStrategy
 from claimjobs.claim.two_phases import LockOnly, TwoPhases
+from claimjobs.claim.written_claim import ClaimedValues
 from claimjobs.options import HoldKind
 from claimjobs.statements.find import Selection
 from claimjobs.table.backend import Backend

@@ -8,10 +8,9 @@ from typing import Any, Final
 import sqlalchemy as sa
 
 from claimjobs.claim.candidates import CursorStatement
-from claimjobs.claim.claimed_values import ClaimedValues
 from claimjobs.claim.row_reader import RowReader
 from claimjobs.claim.strategy import ClaimRequest, ClaimResult, ClaimStrategy, OwnerDead, Phase
-from claimjobs.claim.written_claim import WrittenClaim, can_be_committed_unread
+from claimjobs.claim.written_claim import ClaimedValues, WrittenClaim, can_be_committed_unread
 from claimjobs.database.compiled_statement import CompiledStatement
 from claimjobs.dialects import Key
 from claimjobs.statements.claim import claim

@@ -163,17 +163,3 @@ def _key_reader(makers: list[tuple[int, Convert]]) -> Callable[[Sequence[Any]], 
 
 def _reader(place: int, make: Convert) -> Callable[[Sequence[Any]], Any]:
     return itemgetter(place) if make is None else lambda given: make(given[place])
-
-
-class JobReader:
-    """Makes jobs of the rows of a table, as a SELECT of its columns returns them."""
-
-    def __init__(self, roles: ColumnRoles) -> None:
-        self._places: Places = {name: (place, None) for place, name in enumerate(roles.columns)}
-        self._key = _key_reader([self._places[column.name] for column in roles.key])
-
-    def job(
-        self, values: Sequence[Any], marked: Mapping[str, Any] = AS_IT_IS, claim: Mapping[str, Any] | None = None
-    ) -> Job:
-        """The job with these values. `marked`: values that were changed since. `claim`: the columns of its claim."""
-        return Job(self._key(values), tuple(values), claim, _with(marked, self._places))

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import sqlalchemy as sa
 
-from claimjobs.claim.claimed_values import ClaimedValues
+from claimjobs.claim.candidates import key_not_unique
 from claimjobs.claim.locking import JobLocks
-from claimjobs.claim.mark import Mark
-from claimjobs.claim.strategy import ClaimRequest, ClaimResult, ClaimStrategy, Phase
+from claimjobs.claim.strategy import ClaimRequest, ClaimResult, ClaimStrategy, Phase, Unmarked
+from claimjobs.claim.written_claim import ClaimedValues
+from claimjobs.database.compiled_statement import CompiledStatement
 from claimjobs.dialects import Key
+from claimjobs.job import Job
+from claimjobs.statements.lock import mark
 from claimjobs.table.backend import Backend
 
 
@@ -20,16 +23,28 @@ class TwoPhases(ClaimStrategy):
     def __init__(self, backend: Backend, lock: JobLocks, values: ClaimedValues, now: sa.ColumnElement[object]) -> None:
         """`lock` does not read the columns of `values`."""
         self._lock, self._values = lock, values
-        self._mark = Mark(backend, now)
+        self._name = backend.roles.name
+        self._update = CompiledStatement(mark(backend.roles, backend.dialect, now, backend.owners))
         self.keyset_order, self.is_lazy = self._lock.keyset_order, self._lock.is_lazy
 
     def claim(self, connection: sa.Connection, owner: int, request: ClaimRequest) -> ClaimResult:
         result = self._lock.lock(connection, request, self._values.of(owner))
-        self._mark.write(connection, owner, result.jobs)
+        self._mark(connection, owner, result.jobs)
         return result._replace(owner=owner)
 
     def phases(self, owner: int, request: ClaimRequest, keys: list[Key]) -> list[Phase]:
-        return [*self._lock.phases(request, keys), self._mark.phase(owner, keys)]
+        by = {"claimjobs_keys": keys, "claimjobs_me": owner}
+        return [*self._lock.phases(request, keys), Phase("mark", self._update.statement, by)]
+
+    def _mark(self, connection: sa.Connection, owner: int, jobs: list[Job]) -> None:
+        """Write the owner into locked jobs. Raises KeyUnfit, and Unmarked where fewer rows were written."""
+        if not jobs:
+            return
+        marked = self._update.count(connection, {"claimjobs_keys": [job.key for job in jobs], "claimjobs_me": owner})
+        if marked > len(jobs):
+            raise key_not_unique(self._name)
+        if marked < len(jobs):
+            raise Unmarked(marked, jobs)
 
 
 class LockOnly(ClaimStrategy):

@@ -5,4 +5,3 @@ from claimjobs.errors.base import *
 from claimjobs.errors.connecting import *
 from claimjobs.errors.jobs import *
 from claimjobs.errors.tables import *
-from claimjobs.errors.usage import *

@@ -13,8 +13,7 @@ from typing import Final
 import sqlalchemy as sa
 
 from claimjobs.batch.claim_plan import ClaimPlan
-from claimjobs.batch.following import Following
-from claimjobs.batch.hold import Hold, HoldContext
+from claimjobs.batch.hold import Following, Hold, HoldContext
 from claimjobs.claim.strategy import LATER, NOTHING, ClaimRequest, ClaimResult, OwnerDead, Unmarked
 from claimjobs.database.connection import Connector
 from claimjobs.database.error_translation import reason

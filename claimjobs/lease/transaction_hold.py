@@ -17,8 +17,7 @@ from dataclasses import replace
 import sqlalchemy as sa
 
 from claimjobs.batch.claim_plan import ClaimPlan
-from claimjobs.batch.following import Following
-from claimjobs.batch.hold import Hold, HoldContext
+from claimjobs.batch.hold import Following, Hold, HoldContext
 from claimjobs.batch.open_transaction import BatchTransaction, HandlerWrites, OpenTransaction
 from claimjobs.claim.strategy import NOTHING, ClaimRequest, ClaimResult
 from claimjobs.database.connection import Connector

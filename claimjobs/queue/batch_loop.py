@@ -14,7 +14,7 @@ import sqlalchemy as sa
 
 from claimjobs.backoff import Backoff
 from claimjobs.batch.batch import Batch
-from claimjobs.batch.following import Following
+from claimjobs.batch.hold import Following
 from claimjobs.claim.strategy import NOTHING
 from claimjobs.errors import BatchMisused, ReadOnly, ServerUnreachable, StatementTimedOut
 from claimjobs.lease.sleeper import IdleSleeper, WakeCondition

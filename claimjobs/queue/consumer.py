@@ -20,9 +20,8 @@ from claimjobs.admin.stats import Retries, read_retries
 from claimjobs.batch.batch import Batch
 from claimjobs.batch.batch_timer import BatchTimer
 from claimjobs.batch.claim_plan import ClaimPlans
-from claimjobs.batch.following import Following
-from claimjobs.batch.hold import HoldContext
-from claimjobs.claim.probe import Probe
+from claimjobs.batch.hold import Following, HoldContext
+from claimjobs.claim.candidates import Probe
 from claimjobs.claim.record import record_of
 from claimjobs.claim.strategy import NOTHING, ClaimResult
 from claimjobs.control import Control

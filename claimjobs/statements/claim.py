@@ -21,8 +21,7 @@ from claimjobs.statements.find import (
     keyset_order_of,
     same_key,
 )
-from claimjobs.statements.lock import first_free
-from claimjobs.statements.mark import ownership
+from claimjobs.statements.lock import first_free, ownership
 from claimjobs.statements.owners import alive
 from claimjobs.table.batches import OpenBatches
 from claimjobs.table.roles import ColumnRoles

@@ -10,6 +10,8 @@ import sqlalchemy as sa
 from claimjobs.dialects import Dialect
 from claimjobs.statements.column_encoding import Parts, encoded, encoded_with_last
 from claimjobs.statements.find import PLACE, SIZE, Selection, in_order, numbered, one_after_another, same_key
+from claimjobs.statements.owners import alive
+from claimjobs.table.columns import CLAIMED
 from claimjobs.table.roles import ColumnRoles
 
 
@@ -65,3 +67,17 @@ def still_ready(roles: ColumnRoles, dialect: Dialect, selection: Selection) -> s
 def free_ones(rows: sa.Select[Any], roles: ColumnRoles) -> sa.Select[Any]:
     """Lock these rows, without those that others have locked."""
     return rows.with_for_update(skip_locked=True, key_share=True, of=roles.table)
+
+
+def mark(roles: ColumnRoles, dialect: Dialect, now: sa.ColumnElement[Any], owners: sa.Table) -> sa.Update:
+    """Mark the jobs `keys`, which this transaction has locked, as claimed by `me`; none if `me` was declared dead."""
+    update = sa.update(roles.table).where(alive(owners)).values(ownership(roles, now))
+    return dialect.restrict_to_keys(update, roles.key, roles.key_index)
+
+
+def ownership(roles: ColumnRoles, now: sa.ColumnElement[Any]) -> dict[Any, Any]:
+    """The values that a claim writes into a job."""
+    values = roles.state.becomes(CLAIMED, sa.bindparam("claimjobs_me", type_=sa.Integer))
+    if roles.owner_date is not None:
+        values[roles.owner_date] = now
+    return values

@@ -34,8 +34,7 @@ from claimjobs.workers.process_main import HUNG, Plan, run_consumer, run_generat
 from claimjobs.workers.process_slot import STRIKES, ProcessSlot, Rate, how_ended
 from claimjobs.workers.progress import Snapshot, Summary
 from claimjobs.workers.reclaim_thread import ReclaimThread
-from claimjobs.workers.run import Run
-from claimjobs.workers.start_checks import log_findings, require_folder
+from claimjobs.workers.run import Run, log_findings, require_folder
 from claimjobs.workers.supervisor_pipe import LAST_GRACE, PHASES, Command, GaveUp, LogRecord, Message, Progress
 
 TICK: Final = 0.1

@@ -30,7 +30,7 @@ FREE: dict[str, Any] = {"order_by": ()}
 def draws(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """The values that will be drawn; later ones are the smallest."""
     given: list[int] = []
-    monkeypatch.setattr("claimjobs.claim.sweep.random.randint", lambda low, _: given.pop(0) if given else low)
+    monkeypatch.setattr("claimjobs.claim.candidate_range.random.randint", lambda low, _: given.pop(0) if given else low)
     return given
 
 

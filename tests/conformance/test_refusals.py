@@ -10,7 +10,7 @@ import pytest
 import sqlalchemy as sa
 
 from claimjobs import Queue, Retry, make, side_car_tables
-from claimjobs.claim.probe import Probe
+from claimjobs.claim.candidates import Probe
 from claimjobs.contrib.advisory_locks import AdvisoryLocks
 from claimjobs.errors import BadRow, BatchRolledBack, KeyUnfit, OutcomeRefused, RowsRefused, WriteSwallowed
 from claimjobs.statements.find import Selection

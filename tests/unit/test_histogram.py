@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pickle
 
-from claimjobs.histogram import Histogram
-from claimjobs.report import Report
+from claimjobs.report import Histogram, Report
 
 
 def test_a_value_at_a_bound_is_below_it() -> None:
