@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import time
+import weakref
 from typing import Any, Final
 
 import sqlalchemy as sa
@@ -25,6 +26,9 @@ from claimjobs.table.record_description import RecordDescription
 
 END_OF_SESSION: Final = 2.0
 """Seconds to wait for the end of a session."""
+
+_IDS_HERE: Final[weakref.WeakValueDictionary[tuple[str, str, int], OwnerRow]] = weakref.WeakValueDictionary()
+"""The owners of this process, by database, table and each id that they have had."""
 
 log = logging.getLogger("claimjobs.owner")
 
@@ -156,10 +160,15 @@ class OwnerRow:
                 return False
             raise
         new = int(inserted.inserted_primary_key[0])  # type: ignore[index]  # one row was inserted
-        if new < FIRST_OWNER or connection.scalar(self._is_used, {"claimjobs_me": new}):
+        # A living owner without row and session lock is known to its own process only, and would take the row for its
+        # own.
+        here = str(connection.engine.url), self._table.fullname, new
+        other = _IDS_HERE.get(here)
+        is_here = other is not None and not other._has_left
+        if new < FIRST_OWNER or is_here or connection.scalar(self._is_used, {"claimjobs_me": new}):
             connection.execute(statements.leave(self._table), {"claimjobs_me": new})
             return False
-        self.id = new
+        self.id, _IDS_HERE[here] = new, self
         return True
 
     def _id_above_all(self, connection: sa.Connection) -> dict[str, int]:

@@ -11,11 +11,12 @@ from typing import Any
 import pytest
 import sqlalchemy as sa
 
+from claimjobs import Liveness
 from claimjobs.errors import UnfitTable
 from claimjobs.table.definitions import FIRST_OWNER, OWNER_TABLE
 from tests.backends import Backend
 from tests.conformance.jobs import jobs
-from tests.conformance.owners import still
+from tests.conformance.owners import hold_of, still
 from tests.conformance.test_batch_claims import THEIRS, open_batches, open_their_batch
 from tests.conformance.test_reclaim import hold
 from tests.conformance.test_rights import account
@@ -106,3 +107,55 @@ def test_who_may_not_move_a_sequence_is_told_the_statement(backend: Backend) -> 
         assert queue.owner_id > USED
         assert open_batches(backend)
         queue.close()
+
+
+LEASE_ONLY = Liveness(session_lock=False)
+
+
+def test_the_id_of_an_idle_owner_without_row_and_lock_is_not_given_to_another_of_its_process(backend: Backend) -> None:
+    """Behind a pooler nothing in the database says that the first one lives. Their host and process are the same, so
+    neither would see by its heartbeat that the row is the other's, and the end of one would release the other's jobs.
+    """
+    first = still(backend.queue(liveness=LEASE_ONLY))
+    first.enqueue(jobs(2))
+    used = first.owner_id
+    empty_owners(backend)
+    give_next(backend, used)
+    second, third = (still(backend.queue(liveness=LEASE_ONLY)) for _ in range(2))
+    assert len({used, second.owner_id, third.owner_id}) == 3
+    with first.claim(1) as batch:
+        with second.claim(1) as other:
+            other.done()
+        second.close()
+        assert len(third.claim(2)) == 0
+        batch.done()
+    assert not batch.lost
+
+
+def test_an_owner_whose_row_is_gone_takes_another_id_than_it_had(backend: Backend) -> None:
+    queue = still(backend.queue(liveness=LEASE_ONLY))
+    queue.enqueue(jobs(1))
+    used = queue.owner_id
+    empty_owners(backend)
+    give_next(backend, used)
+    with queue.claim(1) as batch:
+        batch.done()
+    assert (queue.owner_id > used, len(batch), batch.lost) == (True, 1, ())
+
+
+def test_an_id_that_another_process_has_as_well_is_left_with_the_next_heartbeat(backend: Backend) -> None:
+    """Without row and session lock its owner is known to its own process only. What it claimed until then is settled,
+    because no two claims take one job.
+    """
+    queue = still(backend.queue(liveness=LEASE_ONLY))
+    queue.enqueue(jobs(2))
+    used = queue.owner_id
+    backend.run(f"UPDATE {OWNER_TABLE} SET pid = pid + 1 WHERE id = {used}")  # as if the other had registered
+    hold(backend, "0000", used)
+    with queue.claim(2) as batch:
+        assert [job["d"] for job in batch] == ["0001"]
+        hold_of(queue).owner.row.beat()
+        assert queue.owner_id > used
+        batch.done()
+    assert (batch.lost, [row["owner_id"] for row in backend.rows()]) == ((), [used])
+    backend.run(f"DELETE FROM {OWNER_TABLE} WHERE id = {used}")
