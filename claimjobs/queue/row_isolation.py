@@ -81,7 +81,7 @@ class RowIsolation:
 
     def _claim_by_halves(self, size: int, plan: ClaimPlan, error: Exception) -> ClaimResult:
         candidates = self._candidates(plan, max(EVERY, min(size, MOST)), error)
-        groups, alone = [candidates], dict[Key, Exception]()
+        groups, alone, too_slow = [candidates], dict[Key, Exception](), 0
         while groups and (group := groups.pop()):
             try:
                 claimed = self._hold.claim(min(size, len(group)), self._only(plan, group))
@@ -90,13 +90,20 @@ class RowIsolation:
                 if not self.may_be_a_row(failed) or (too_long and self._control.stopping):
                     raise
                 if len(group) == 1:
-                    self._add(alone, group[0], failed)
+                    alone[group[0]] = failed
+                    too_slow += too_long
+                if too_slow == EVERY:  # if it is the server, a row far behind them takes too long as well
+                    too_slow, groups = too_slow + 1, [self._candidates(plan, MOST, failed)[-1:]]
+                    continue
                 half = len(group) // 2
                 groups += [group[half:], group[:half]] if half else []
             else:
                 if claimed.jobs:
                     self._leave(alone)
                     return claimed
+        return self._claimed_none(candidates, alone, error)
+
+    def _claimed_none(self, candidates: list[Key], alone: dict[Key, Exception], error: Exception) -> ClaimResult:
         for slow in alone.values():
             if isinstance(slow, StatementTimedOut):
                 raise slow  # no other row shows that it is not the server
@@ -104,13 +111,6 @@ class RowIsolation:
             raise self._of_no_row(error)
         self._leave(alone)
         return NOTHING._replace(found=len(candidates) - len(alone))
-
-    @staticmethod
-    def _add(alone: dict[Key, Exception], key: Key, failed: Exception) -> None:
-        """Add a row that failed alone. Raises its error if each row takes too long: then it is the server."""
-        alone[key] = failed
-        if sum(isinstance(each, StatementTimedOut) for each in alone.values()) == EVERY:
-            raise failed
 
     def _of_no_row(self, error: Exception) -> Exception:
         """What to raise for an error that each candidate causes."""

@@ -151,6 +151,16 @@ def test_a_row_whose_settle_exceeds_the_time_limit_fails_after_a_lease_and_the_o
     assert (queue.report.done, queue.report.retried) == (3, 1)
 
 
+def test_a_claim_goes_past_five_rows_at_the_head_that_exceed_the_time_limit(backend: Backend) -> None:
+    """Nobody can tell five such rows from a slow server but by another row."""
+    backend.make()
+    limited = backend.new_engine(connect_args=slow_updates(backend, "NEW.d < '0006'"))
+    queue = backend.bare_queue(bind=limited, liveness=Liveness(lease=2, patience=86_400))
+    queue.enqueue(jobs(9))
+    assert drained(queue, size=1) == ["0006", "0007", "0008"]
+    assert queue.report.unclaimable == 6
+
+
 def test_a_server_that_is_too_slow_for_every_row_makes_no_row_be_left(backend: Backend) -> None:
     backend.make()
     limited = backend.new_engine(connect_args=slow_updates(backend, "NEW.d <> '0000'"))
