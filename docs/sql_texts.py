@@ -160,7 +160,7 @@ TEXTS: Final[dict[str, tuple[str, str]]] = {
     "check": (
         "An idle owner checks for work",
         "It asks whether a job is due, and how many other owners sleep. It is sent less and less often, up to "
-        "every 3 s, or every 5.4 s where many sleep.",
+        "every 3 s.",
     ),
     "careful": (
         "An idle owner checks for work, and for dead owners",

@@ -37,10 +37,6 @@ CYCLE: Final = 0.3
 """The longest pause between two checks, as a part of a lease."""
 WATCHERS: Final = 3
 """How many of the sleeping owners check for dead ones in each cycle, on average."""
-MANY_ASLEEP: Final = 8
-"""If so many owners sleep, each of them checks less often: together they still check often."""
-RARER_WHEN_MANY: Final = 1.8
-"""The factor for their pauses: each still writes about two heartbeats in a lease."""
 LISTENS_AS: Final = "claimjobs_hears"
 """The key in the `info` of a connection for the id of the owner whose wakes its session receives."""
 
@@ -262,7 +258,7 @@ class IdleSleeper:
                 return WakeReason.NOT_IDLE if idle.is_needed() or not self._is_idle() else WakeReason.WORK
             for_work = due - time.monotonic() <= longest / 2
             if for_work:
-                pause = min(2 * pause, self._rarer * condition.every)
+                pause = min(2 * pause, condition.every)
                 due = time.monotonic() + pause * random.uniform(0.9, 1.0)  # noqa: S311
             why = self._beat_if_due(idle.connection) or self._check(
                 idle.connection, condition, for_work=for_work, careful=self._checks_others()
@@ -330,8 +326,4 @@ class IdleSleeper:
         if self._awake and self._lead.is_held:
             return CHECK_EVERY
         few = self._awake and self._asleep < WATCHERS
-        return self._liveness.beat if few else CYCLE * self._rarer * self._liveness.lease
-
-    @property
-    def _rarer(self) -> float:
-        return RARER_WHEN_MANY if self._asleep >= MANY_ASLEEP else 1.0
+        return self._liveness.beat if few else CYCLE * self._liveness.lease

@@ -197,8 +197,7 @@ class Queue:
         does not ask for it. The loop ends after `stop()`; with `drain` when no job is due that could be claimed, with
         `drain="retries"` when also no failed job waits for its next attempt; with `idle` after so many seconds without
         a batch. Without work it sleeps until an `enqueue` wakes it, and checks for work by itself after three times
-        `poll` seconds at the latest (5.4 times if many consumers sleep). If it cannot be woken, it claims after a pause
-        that grows to `poll` seconds.
+        `poll` seconds at the latest. If it cannot be woken, it claims after a pause that grows to `poll` seconds.
 
         `prefetch` is for handlers that take longer than a claim: a thread claims so many batches ahead. They are held
         until the loop asks for them or ends. Each batch is settled by itself.

@@ -33,8 +33,6 @@ def main() -> int:
     found = _read(options.json)
     chosen = _chosen(options, there, found)
     print(f"{len(chosen)} mutants of {len(there)}", flush=True)
-    for file, before, _ in EXPLAINED.keys() - there.keys():
-        print(f"explained, but not there any more: {file}: {before}", flush=True)
     with laboratory() as lab:
         if not any(options.reach.glob("*.jsonl")) and (failed := lab.look(_tests(), options.reach)):
             print(f"without any mutant this fails: {failed}", flush=True)

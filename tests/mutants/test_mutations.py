@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from tests.mutants.explained import EXPLAINED
 from tests.mutants.mutations import mutants
 from tests.mutants.targets import ROOT, files
 
@@ -45,3 +46,8 @@ def test_a_statement_of_several_lines_is_told_of_on_one() -> None:
 def test_every_file_and_every_test_is_there() -> None:
     for file, tests in files().items():
         assert [path for path in (file, *tests) if not (ROOT / path).exists()] == []
+
+
+def test_every_explained_mutant_is_there() -> None:
+    there = {mutant.key for file in files() for mutant in mutants(file, (ROOT / file).read_text("utf-8"))}
+    assert EXPLAINED.keys() <= there
