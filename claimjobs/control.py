@@ -28,11 +28,16 @@ class Control:
     def __init__(self, queue: WatchesHangs | None = None) -> None:
         """`queue`: its `on_hang` is called when a batch hangs. It is a weak reference: threads hold this object."""
         self._queue = None if queue is None else weakref.ref(queue)
-        self._stopped = False
-        self._stopped_at = math.inf
-        self._expired = False
-        self._paused = False
-        self._draining = False
+        self.stopping = False
+        """Whether `stop` was called."""
+        self.stopped_at = math.inf
+        """When `stop` was called first, by this machine's clock."""
+        self.expired = False
+        """Whether `expire` was called."""
+        self.paused = False
+        """Whether the queue was paused when that was read last."""
+        self.draining = False
+        """Whether `drain` was called."""
         self.waits_for_retries = False
         """Whether a loop that drains goes on while failed jobs wait for their next attempt."""
         self._woken = False
@@ -41,19 +46,19 @@ class Control:
 
     def stop(self) -> None:
         """End after the present batch."""
-        self._stopped = True
-        self._stopped_at = min(self._stopped_at, time.monotonic())
+        self.stopping = True
+        self.stopped_at = min(self.stopped_at, time.monotonic())
         self.wake()
 
     def expire(self) -> None:
         """Claim nothing any more: the deadline of `stop` is over."""
-        self._expired = True
+        self.expired = True
         self.stop()
 
     def drain(self, *, retries: bool = False) -> None:
         """End when there is nothing to claim; with `retries`, not before failed jobs have had their next attempts."""
         self.waits_for_retries = self.waits_for_retries or retries
-        self._draining = True
+        self.draining = True
         self.wake()
 
     def wake(self) -> None:
@@ -69,36 +74,11 @@ class Control:
         if queue is not None:
             queue.on_hang()
 
-    @property
-    def stopping(self) -> bool:
-        """Whether `stop` was called."""
-        return self._stopped
-
-    @property
-    def stopped_at(self) -> float:
-        """When `stop` was called first, by this machine's clock; infinite if it was not."""
-        return self._stopped_at
-
-    @property
-    def expired(self) -> bool:
-        """Whether `expire` was called."""
-        return self._expired
-
     def set_paused(self, paused: bool) -> None:
         """Note whether the queue is paused; when it is resumed, wake the waiting threads."""
-        resumed, self._paused = self._paused and not paused, paused
+        resumed, self.paused = self.paused and not paused, paused
         if resumed:
             self.wake()
-
-    @property
-    def paused(self) -> bool:
-        """Whether the queue was paused when that was read last."""
-        return self._paused
-
-    @property
-    def draining(self) -> bool:
-        """Whether `drain` was called."""
-        return self._draining
 
     def wait(self, seconds: float) -> None:
         """Wait for at most so many seconds, until the next wake, and clear it."""
@@ -118,5 +98,5 @@ class Control:
     def clear_wake(self) -> None:
         """Let `woken` wait for the next wake. After `stop` it has no effect, so that no thread waits any more."""
         self._woken = False
-        if self._stopped:
+        if self.stopping:
             self._woken = True

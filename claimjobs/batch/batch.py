@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self
+from typing import Any, Self
 
 import sqlalchemy as sa
 from sqlalchemy.orm import Session
@@ -15,12 +15,7 @@ from claimjobs.batch.batch_timer import BatchTimer
 from claimjobs.batch.hold import Following, Hold
 from claimjobs.claim.strategy import ClaimResult
 from claimjobs.dialects import Key
-from claimjobs.errors import (
-    BatchMisused,
-    BatchRolledBack,
-    OutcomeRefused,
-    Unreadable,
-)
+from claimjobs.errors import BatchMisused, BatchRolledBack, OutcomeRefused, Unreadable
 from claimjobs.job import Job, claim_of
 from claimjobs.key_text import key_in_message, text_of
 from claimjobs.options import Retry, bounded
@@ -29,9 +24,6 @@ from claimjobs.settle.outcomes import Outcomes
 from claimjobs.signals import shielded
 from claimjobs.table.columns import DEAD
 from claimjobs.table.roles import ColumnRoles
-
-if TYPE_CHECKING:
-    from sqlalchemy.orm import Session
 
 
 class Batch:
@@ -265,7 +257,9 @@ class Batch:
 
     def __enter__(self) -> Self:
         self._must_be_open()
-        self._span = tracing.span("batch", self._roles.name, len(self._order), of=self._traceparents())
+        column = self._roles.traceparent
+        contexts = () if column is None else filter(None, (job.shown(column.name) for job in self._order))
+        self._span = tracing.span("batch", self._roles.name, len(self._order), of=contexts)
         self._span.__enter__()
         return self
 
@@ -284,12 +278,6 @@ class Batch:
         elif error is not None:
             self._undo_what_raised()
         self._settle(self._following if error is None else None)
-
-    def _traceparents(self) -> Iterator[str]:
-        """The trace contexts in which the jobs were enqueued, if a column has them."""
-        column = self._roles.traceparent
-        if column is not None:
-            yield from filter(None, (job.shown(column.name) for job in self._order))
 
     def _undo_what_raised(self) -> None:
         """After an exception outside of a job, no write is known to be of one job: undo all; no job is done."""
@@ -325,7 +313,9 @@ class Batch:
                 if lost:
                     self.lost = tuple(job for job in self._order if job.key in lost)
         except BaseException as error:
-            wrote = self.settled or _wrote_others(error)
+            # Some outcomes may be written all the same.
+            others = isinstance(error, OutcomeRefused) or (isinstance(error, BatchRolledBack) and error.isolates)
+            wrote = self.settled or others
             if not self.settled and (self._hold.settle_is_final or isinstance(error, OutcomeRefused)):
                 self._mark_settled()
             if wrote:
@@ -374,11 +364,6 @@ class Batch:
     def __repr__(self) -> str:
         state = "settled" if self.settled else f"{len(self._undecided)} undecided"
         return f"<Batch of {len(self)} jobs, {state}>"
-
-
-def _wrote_others(error: BaseException) -> bool:
-    """Whether a settle that raised this has written outcomes all the same."""
-    return isinstance(error, OutcomeRefused) or (isinstance(error, BatchRolledBack) and error.isolates)
 
 
 def _said_by(error: BaseException | str) -> str:

@@ -159,10 +159,6 @@ class Hold(ABC):
         be cheap.
         """
 
-    def note_unclaimable(self, rows: int) -> None:
-        """Let others know how many rows this consumer leaves, because no claim can take them."""
-        del rows  # without an owner there is no place for it
-
     def restart_from_head(self) -> None:
         """Begin the next claim at the head of the order: jobs may be before the cursor."""
         self._range.restart_from_head()

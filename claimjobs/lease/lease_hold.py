@@ -146,24 +146,19 @@ class LeaseHold(Hold):
             except OwnerDead as dead:
                 self.owner.row.beat()
                 if self.owner.id == tried:  # the owner is alive
-                    raise self._swallowed(dead) from dead
+                    short = dead if isinstance(dead, Unmarked) else Unmarked(0, ())
+                    counts = short.marked, short.locked
+                    raise WriteSwallowed(self._backend.roles.name, "the claim", counts, short.keys) from dead
             except sa.exc.DBAPIError as error:
-                self._raise_if_refused(error)
+                # What a claim writes may be refused; a `where` can end in some of these errors, too.
+                errors = self._backend.dialect.errors
+                if errors.refuses_row(error) and errors.code(error) not in errors.bad_predicate:
+                    raise ClaimRefused(self._backend.roles.name, reason(error)) from error
                 raise
             else:
                 return request, claimed
         says = f"this owner of jobs of table {self._backend.roles.name!r} was declared dead {OWNER_IDS} times in a row"
         raise ClaimjobsError(f"{says}: give it a longer lease, or find out who declares it dead (another clock?)")
-
-    def _raise_if_refused(self, error: sa.exc.DBAPIError) -> None:
-        """Raises ClaimRefused where what a claim writes is refused; a `where` can end in some of these errors, too."""
-        dialect = self._backend.dialect
-        if dialect.errors.refuses_row(error) and dialect.errors.code(error) not in dialect.errors.bad_predicate:
-            raise ClaimRefused(self._backend.roles.name, reason(error)) from error
-
-    def _swallowed(self, dead: OwnerDead) -> WriteSwallowed:
-        short = dead if isinstance(dead, Unmarked) else Unmarked(0, ())
-        return WriteSwallowed(self._backend.roles.name, "the claim", (short.marked, short.locked), short.keys)
 
     def _release_unowned(self) -> None:
         """Release the jobs that this owner holds in the database, and that no batch has. After an error the next claim
@@ -217,20 +212,16 @@ class LeaseHold(Hold):
 
     def _settle_held(self, claimed: ClaimResult, outcomes: Outcomes) -> set[Key]:
         if self.held.of(claimed) is None:
-            return self._all_lost(outcomes)
+            # This owner has given the batch to others. It may have claimed some of its jobs again, for another batch:
+            # so nothing is written, although the owner's id may be theirs.
+            lost = set(outcomes.keys())
+            outcomes.become(outcomes.only(set()))
+            self._report.lost += len(lost)
+            return lost
         unsettled = self._settling.settle(claimed.owner, outcomes)
         if not outcomes.all_done:
             self.restart_from_head()
         return self._record_settle(outcomes, claimed, unsettled)
-
-    def _all_lost(self, outcomes: Outcomes) -> set[Key]:
-        """The jobs of a batch that this owner has given to others. It may have claimed some of them again, for another
-        batch: so nothing is written, although the owner's id may be theirs.
-        """
-        lost = set(outcomes.keys())
-        outcomes.become(outcomes.only(set()))
-        self._report.lost += len(lost)
-        return lost
 
     def _settle_and_claim(
         self, claimed: ClaimResult, outcomes: Outcomes, size: int, plan: ClaimPlan
@@ -352,9 +343,6 @@ class LeaseHold(Hold):
         return self.owner.sleeper
 
     # --- the whole hold --------------------------------------------------------------------------------
-
-    def note_unclaimable(self, rows: int) -> None:
-        self.owner.row.note_unclaimable(rows)
 
     def give(self, claimed: ClaimResult, batch: object, *, ahead: bool) -> None:
         self.held.give(claimed, batch, ahead=ahead)

@@ -110,14 +110,13 @@ class Owner:
 
     def _run(self) -> None:
         pause = CHECK_EVERY
-        while not self._is_over_after(pause * random.uniform(0.8, 1.2)):  # noqa: S311 - owners check at different times
+        while True:
+            self.sleeper.wait(pause * random.uniform(0.8, 1.2))  # noqa: S311 - owners check at different times
+            if self.sleeper.is_over:
+                return
             began = time.monotonic()
             often = self._beat_and_reclaim() or self._lead.is_held
             pause = min(max(CHECK_EVERY, SHARE * (time.monotonic() - began)) if often else inf, self._liveness.beat)
-
-    def _is_over_after(self, pause: float) -> bool:
-        self.sleeper.wait(pause)
-        return self.sleeper.is_over
 
     def _beat_and_reclaim(self) -> bool:
         """Write a heartbeat and reclaim. Returns whether that failed and should be tried again soon."""

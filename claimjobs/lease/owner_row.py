@@ -201,24 +201,18 @@ class OwnerRow:
         if self._connector.locks_are_seen:
             session = connection.execute(sa.select(self._dialect.sessions.number())).scalar_one()
             self._sessions.add(session)
-            self.locked = self._got_lock(connection) and self._shows_lock(connection)
+            got = self._try_lock(connection) or self._end_old_session(connection)
+            # Some servers grant session locks and keep none: there a free lock would be taken for a dead owner, so
+            # only the lease counts.
+            self.locked = got and self._holder(connection) is not None
         if self.locked:
             since = self._dialect.sessions.server_since(connection)
         lock = {"claimjobs_me": self.id, "session": session, "since": since}
         connection.execute(statements.locked(self._table), lock)
 
-    def _got_lock(self, connection: sa.Connection) -> bool:
-        return self._try_lock(connection) or self._end_old_session(connection)
-
     def _try_lock(self, connection: sa.Connection) -> bool:
         lock = self._dialect.sessions.try_session_lock(self._table, sa.literal(self.id, sa.Integer))
         return bool(connection.scalar(sa.select(lock)))
-
-    def _shows_lock(self, connection: sa.Connection) -> bool:
-        """Whether the server tells others that the lock is held. Some grant session locks and keep none: there a free
-        lock would be taken for a dead owner, so only the lease counts.
-        """
-        return self._holder(connection) is not None
 
     def _holder(self, connection: sa.Connection) -> int | None:
         holder = self._dialect.sessions.lock_holder(self._table, sa.literal(self.id, sa.Integer))

@@ -89,7 +89,10 @@ class Reaper:
         # After a crash or a failover all sessions have ended: then a free lock is no sign of death for some seconds.
         calm = self._connector.is_calm
         owners = [seen for seen in read_owners(connection, self._backend) if self._sees_all(seen.records)]
-        silences = self._silences(owners)
+        if self._watched_through != self._connector.lost:
+            self._watch.forget()
+            self._watched_through = self._connector.lost
+        silences = self._watch.silences(owners, time.monotonic())
         for seen in left_by_failover(owners, connection, self._backend, silences):
             connection.execute(self._expect, {"claimjobs_me": seen.id, "claimjobs_beat": seen.beat})
         return dead_among(owners, connection, self._backend, locks_tell=calm, silences=silences)
@@ -97,12 +100,6 @@ class Reaper:
     def _sees_all(self, records: RecordDescription) -> bool:
         """Whether all that a dead owner with such records has left is seen here. Others reclaim what is not."""
         return {*records.left} <= {*self._records.sees} and (records.kind is not None or self._backend.records_claims)
-
-    def _silences(self, owners: Sequence[OwnerState]) -> dict[int, float]:
-        if self._watched_through != self._connector.lost:
-            self._watch.forget()
-            self._watched_through = self._connector.lost
-        return self._watch.silences(owners, time.monotonic())
 
     # --- reclaiming ------------------------------------------------------------------------------------
 
@@ -184,7 +181,8 @@ class Reaper:
         Tried again for END_OF_SESSION seconds while its own session has its row or its jobs locked.
         """
         jobs, deadline = 0, time.monotonic() + END_OF_SESSION
-        while self._has_row(owner) and self._is_ours(owner):
+        claims_of = statements.claims_of(self._backend.owners)
+        while self._connector.rows(claims_of, {"claimjobs_me": owner}, patience=1) and self._is_ours(owner):
             jobs += self._reclaim(owner, None, charges=False)
             if time.monotonic() > deadline:
                 break
@@ -214,10 +212,6 @@ class Reaper:
                 stuck = self._write(connection, claimed.owner, outcomes)
         if outcomes.jobs and not stuck:
             self._unreported.append(outcomes)
-
-    def _has_row(self, owner: int) -> bool:
-        claims_of = statements.claims_of(self._backend.owners)
-        return bool(self._connector.rows(claims_of, {"claimjobs_me": owner}, patience=1))
 
     def _is_ours(self, owner: int) -> bool:
         claims_of = statements.claims_of(self._backend.owners)
@@ -288,7 +282,8 @@ class Reaper:
         Returns how many jobs were reclaimed, whether the row was deleted, and the outcomes if a job failed.
         """
         me, owners = {"claimjobs_me": owner}, self._backend.owners
-        if not self._may_declare(connection, owner, last_beat):
+        # Another session has locked its row or the record of a claim, or it has written a heartbeat meanwhile.
+        if not (self._is_as_seen(connection, owner, last_beat) and self._record.seize(connection, owner)):
             return 0, False, None
         is_first_time = bool(connection.execute(statements.declare_dead(owners), me).rowcount)
         # `held`: all its jobs. `rows`: those of them that no other session has locked; only these are written now.
@@ -343,14 +338,8 @@ class Reaper:
             with savepoint(connection):
                 return self._settler.reclaim(connection, owner, replace(some, stores_texts=False))
 
-    def _may_declare(self, connection: sa.Connection, owner: int, last_beat: datetime | None) -> bool:
-        """Lock the owner's row and the records of its claims; return whether it may be declared dead.
-
-        It may not if another session has locked one of them, or if it has written a heartbeat meanwhile.
-        """
-        return self._is_as_seen(connection, owner, last_beat) and self._record.seize(connection, owner)
-
     def _is_as_seen(self, connection: sa.Connection, owner: int, last_beat: datetime | None) -> bool:
+        """Lock the owner's row, if it has one; return whether its last heartbeat is still this one."""
         owners = self._backend.owners
         seized = connection.execute(statements.seize(owners), {"claimjobs_me": owner}).mappings().first()
         if seized is not None:

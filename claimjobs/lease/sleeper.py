@@ -260,9 +260,12 @@ class IdleSleeper:
             if for_work:
                 pause = min(2 * pause, condition.every)
                 due = time.monotonic() + pause * random.uniform(0.9, 1.0)  # noqa: S311
-            why = self._beat_if_due(idle.connection) or self._check(
-                idle.connection, condition, for_work=for_work, careful=self._checks_others()
+            # The leader's checks are for dead owners, too, and some of the others', at random.
+            careful = time.monotonic() - self._owner_dead_at >= CHECK_EVERY and (
+                self._lead.is_held or random.random() * self._asleep < WATCHERS  # noqa: S311
             )
+            why = self._beat_if_due(idle.connection)
+            why = why or self._check(idle.connection, condition, for_work=for_work, careful=careful)
         return why
 
     def _begin(self, connection: sa.Connection) -> WakeReason | None:
@@ -314,12 +317,6 @@ class IdleSleeper:
                 else statements.check(backend.owners, work)
             )
         return self._built[kind]
-
-    def _checks_others(self) -> bool:
-        """Whether this check is for dead owners, too: the leader's are, and of the others' some, at random."""
-        if time.monotonic() - self._owner_dead_at < CHECK_EVERY:
-            return False
-        return self._lead.is_held or random.random() * self._asleep < WATCHERS  # noqa: S311
 
     def _longest(self) -> float:
         """The longest pause until the next check. It is shorter while other owners work, for their jobs if they die."""

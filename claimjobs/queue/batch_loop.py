@@ -17,7 +17,7 @@ from claimjobs.batch.batch import Batch
 from claimjobs.batch.hold import Following
 from claimjobs.claim.strategy import NOTHING
 from claimjobs.errors import BatchMisused, ReadOnly, ServerUnreachable, StatementTimedOut
-from claimjobs.lease.sleeper import IdleSleeper, WakeCondition
+from claimjobs.lease.sleeper import WakeCondition
 from claimjobs.queue.consumer import Consumer
 from claimjobs.table.predicates import Where
 
@@ -101,18 +101,15 @@ class BatchLoop:
         if self._control.stopping or idleness.left <= 0:
             return True
         drained = (self._drain or self._control.draining) and not (empty.contended or self._control.paused)
-        return bool(drained) and not self._retries_are_awaited()
+        if not (drained and self._drains_retries):
+            return bool(drained)
+        retries = self._consumer.retries(self._source.where)
+        return retries.jobs + retries.due == 0  # one may have come due since the last claim
 
     @property
     def _drains_retries(self) -> bool:
         """Such a loop does not sleep: no wake comes when another consumer has done the last job."""
         return self._drain == "retries" or self._control.waits_for_retries
-
-    def _retries_are_awaited(self) -> bool:
-        if not self._drains_retries:
-            return False
-        retries = self._consumer.retries(self._source.where)
-        return retries.jobs + retries.due > 0  # one may have come due since the last claim
 
     # --- asleep ----------------------------------------------------------------------------------------
 
@@ -125,7 +122,9 @@ class BatchLoop:
             return False
         condition = self._wake_condition(empty, idleness)
         with idleness.asleep(costs=condition.work is not None), sleeper.waiting(condition):
-            self._wait_to_be_woken(sleeper, idleness)
+            while not self._control.woken(min(CHECK, max(0.0, idleness.left))):
+                if idleness.left <= 0 or not sleeper.is_active:
+                    break
         self._control.clear_wake()
         self._consumer.expect_pause()
         return True
@@ -139,11 +138,6 @@ class BatchLoop:
             return WakeCondition(work, FIRST_CHECK, self._poll * RARER)
         pause = idleness.pause()
         return WakeCondition(None, pause, pause)
-
-    def _wait_to_be_woken(self, sleeper: IdleSleeper, idleness: IdleBackoff) -> None:
-        while not self._control.woken(min(CHECK, max(0.0, idleness.left))):
-            if idleness.left <= 0 or not sleeper.is_active:
-                return
 
 
 class IdleBackoff:
@@ -226,7 +220,7 @@ class BatchSource:
             following = Following(self._consumer.plans, self._size, self.where, self._control)
             self._following = following
         claimed = following.take()
-        if claimed.jobs and hold.take_following(claimed):
+        if hold.take_following(claimed):
             return self._consumer.batch(claimed, following)
         return self._consumer.claim(self._size, self.where, following)
 

@@ -171,7 +171,10 @@ class Consumer:
                 try:
                     claimed = hold.claim(size, plans.plan(where))
                 except ERRORS as error:
-                    claimed = self._claim_without_bad_rows(size, where, error)
+                    report, control = self._report, self.control
+                    isolation = RowIsolation(self.access, plans, hold, report=report, control=control)
+                    claimed = isolation.claim(size, where, error, self._settings.liveness.patience)
+                    self._note_left()
             self._in_vain = self._in_vain + 1 if claimed.examined and not claimed.jobs else 0
             if self._in_vain in PROBES:
                 claimed = self._claim_with_rows_locked_first(size, where)
@@ -244,17 +247,14 @@ class Consumer:
 
     # --- claims in vain ----------------------------------------------------------------------------------
 
-    def _claim_without_bad_rows(self, size: int, where: Where, error: Exception) -> ClaimResult:
-        isolation = RowIsolation(self.access, self.plans, self.hold, report=self._report, control=self.control)
-        claimed = isolation.claim(size, where, error, self._settings.liveness.patience)
-        self._note_left()
-        return claimed
-
     def _note_left(self) -> None:
-        """Let `status` know how many rows are left. The claim goes on if that cannot be written."""
-        if self.plans.left:
+        """Let `status` know how many rows are left, if this consumer has an owner. The claim goes on if that cannot be
+        written.
+        """
+        owner = self.hold.owner
+        if self.plans.left and owner is not None:
             with suppress(sa.exc.SQLAlchemyError, ClaimjobsError):
-                self.hold.note_unclaimable(len(self.plans.left))
+                owner.row.note_unclaimable(len(self.plans.left))
 
     def _claim_with_rows_locked_first(self, size: int, where: Where) -> ClaimResult:
         """Claim after candidates were found again and again and never claimed: others hold them, or nobody can.

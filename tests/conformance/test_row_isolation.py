@@ -224,6 +224,7 @@ def test_a_claim_goes_on_if_nobody_can_be_told_how_many_rows_it_leaves(
     def no_connection(_rows: int) -> None:
         raise sa.exc.TimeoutError("the pool has no connection")
 
-    monkeypatch.setattr(hold, "note_unclaimable", no_connection)
+    assert hold.owner is not None
+    monkeypatch.setattr(hold.owner.row, "note_unclaimable", no_connection)
     queue._consumer.plans.leave(7)
     queue._consumer._note_left()
