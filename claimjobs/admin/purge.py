@@ -54,7 +54,8 @@ class Purge:
 
         deleted, after = 0, None
         while True:
-            found = self._page((*old, *narrower), after)
+            page = statements.purge_page(roles, dialect, (*old, *narrower), after)
+            found = self._connector.rows(page, {"claimjobs_limit": AT_ONCE})
             parts = WriteInHalves([roles.key_in(row._mapping) for row in found], dialect, refused)
             for keys in parts:
                 try:
@@ -69,11 +70,6 @@ class Purge:
         if refused:
             raise RowsRefused(roles.name, f"deleting a job that is {self._status}", refused, deleted)
         return deleted
-
-    def _page(self, chosen: statements.Predicates, after: Any) -> Sequence[Any]:
-        """The rows of the next chunk, after the last row of the one before."""
-        statement = statements.purge_page(self._backend.roles, self._backend.dialect, chosen, after)
-        return self._connector.rows(statement, {"claimjobs_limit": AT_ONCE})
 
     def _delete_keys(self, delete: Any, lock: Any, keys: Sequence[Key]) -> int:
         deleted = 0

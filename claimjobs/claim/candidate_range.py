@@ -79,7 +79,9 @@ class CandidateRange:
         self._overfetch.learn(result, request.size, request.limit)
         self._report.count_claim(len(result.jobs), candidates=result.found, collisions=result.collisions)
         self._found += result.found
-        if self._are_all_locked(request, result):
+        # A claim that read as many candidates as it might, and claimed none; a lazy one has met all there are.
+        is_lazy = self._strategy is not None and self._strategy.is_lazy
+        if not (result.jobs or is_lazy) and result.found >= request.limit:
             widest = WIDEST if result.end is not None else math.inf
             wider = int(min(request.limit * WIDER, max(widest, request.size)))
             self._behind = ClaimRequest(request.size, wider, result.end or request.after)
@@ -87,11 +89,6 @@ class CandidateRange:
             took = time.monotonic() - self._began if self._from_head else None
             self._cursor.learn(result, request, took)
         return result._replace(found=max(result.found, self._found))
-
-    def _are_all_locked(self, request: ClaimRequest, result: ClaimResult) -> bool:
-        """Whether the claim read as many candidates as it might, and claimed none. A lazy one has met all there are."""
-        is_lazy = self._strategy is not None and self._strategy.is_lazy
-        return not (result.jobs or is_lazy) and result.found >= request.limit
 
     def is_over(self, result: ClaimResult) -> bool:
         """Whether this result is final. If not, claim again: more jobs may be there, or some before the cursor."""

@@ -72,7 +72,8 @@ class Selector:
                 yield
         except BadPredicate as bad:
             self._check_columns()
-            is_asked_for = self.where is not None or where is not None or not _is_empty(self.order_by)
+            is_any_order = isinstance(self.order_by, (list, tuple)) and not self.order_by
+            is_asked_for = self.where is not None or where is not None or not (self.order_by is None or is_any_order)
             if not is_asked_for and bad.__cause__ is not None:
                 raise bad.__cause__ from None
             raise
@@ -93,7 +94,3 @@ class Selector:
         except sa.exc.DBAPIError:
             return False
         return True
-
-
-def _is_empty(order_by: OrderBy) -> bool:
-    return order_by is None or (isinstance(order_by, (list, tuple)) and not order_by)

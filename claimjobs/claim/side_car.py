@@ -149,12 +149,10 @@ class SideCarFindAndLock(SideCarLocks):
         candidates, size = first_group([(*row[:parts], row[-1]) for row in rows], request.size)
         is_full = len(rows) == request.size
         found = len(rows) if is_full else self._count.count(connection, request, at_least=len(rows))
-        place = self._place_of(rows[-1]._asdict())
+        last, order = rows[-1]._asdict(), self.keyset_order
+        has_place = order is not None and all(column.name in last for column in order.columns)
+        place = order.place(last) if order is not None and has_place else None
         return LockedRows(candidates[:size], found, candidates[:size], size, bool(rows[0][-1]), place)
-
-    def _place_of(self, row: Mapping[str, Any]) -> After:
-        order = self.keyset_order
-        return order.place(row) if order is not None and all(column.name in row for column in order.columns) else None
 
 
 class FindAndLockStatement(CursorStatement[sa.Select[Any]]):

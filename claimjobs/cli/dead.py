@@ -173,8 +173,12 @@ def drop(context: click.Context, /, target: Target, yes: bool, as_json: bool, **
     _must_be_one_choice(**chosen)
     with target.queue() as queue:
         given, missing = _choice(queue, **chosen)
-        if not yes:
-            _confirm(queue, len(missing), **given)
+        keys, limit = given["keys"], given["limit"]
+        count = queue.dead.count(given["where"]) if keys is None else len(keys) - len(missing)
+        if not yes and (count := min(count, limit or count)):
+            jobs = f"{number(count, 'dead job')} of {queue.table.fullname}"
+            need_yes(f"this would drop {jobs}")
+            ask(f"Drop {jobs} in {shown(queue.engine.url)}?")
         dropped = queue.dead.drop(**given)
         if queue.settings.side_car and dropped:
             say(f"the rows of {queue.table.fullname} stay; {queue.roles.name} says that they are done")
@@ -195,15 +199,6 @@ def _choice(queue: Queue, ids: tuple[str, ...], **narrower: Any) -> tuple[dict[s
     keys = keys_of(queue.roles.key, ids)
     given = {"keys": keys if ids else None, "where": narrower["where"], "limit": narrower["limit"]}
     return given, _missing(keys, queue.dead.show(keys))
-
-
-def _confirm(queue: Queue, missing: int, keys: list[Any] | None, where: str | None, limit: int | None) -> None:
-    """Ask whether to drop them, if there are any. Raises UsageError without a terminal, and Abort after a no."""
-    count = queue.dead.count(where) if keys is None else len(keys) - missing
-    if count := min(count, limit or count):
-        jobs = f"{number(count, 'dead job')} of {queue.table.fullname}"
-        need_yes(f"this would drop {jobs}")
-        ask(f"Drop {jobs} in {shown(queue.engine.url)}?")
 
 
 def _missing(keys: list[Any], found: Iterable[Job]) -> list[Any]:

@@ -7,7 +7,7 @@ from typing import Final, Literal
 import click
 import sqlalchemy as sa
 
-from claimjobs.admin.upgrade import OutdatedTable, plan, upgrade
+from claimjobs.admin.upgrade import plan, upgrade
 from claimjobs.cli import exits
 from claimjobs.cli.console import ask, need_yes, number, say, show, show_sql
 from claimjobs.cli.queue_options import Target, database_options, queue_options
@@ -249,13 +249,10 @@ def upgrade_tables(
         else:
             for table in found:
                 show_sql("\n".join(f"{statement};" for statements in table.changes for statement in statements))
-            if not sql:
-                _upgrade(engine, found, only, yes=yes)
-
-
-def _upgrade(engine: sa.Engine, found: list[OutdatedTable], only: tuple[str, ...], *, yes: bool) -> None:
-    if not yes:
-        need_yes("this alters tables")
-        ask(f"Upgrade {number(len(found), 'table')} in {shown(engine.url)}?")
-    for table in upgrade(engine, only):
-        show(f"{table.table.fullname}: schema {table.version} to {SCHEMA}")
+            if sql:
+                return
+            if not yes:
+                need_yes("this alters tables")
+                ask(f"Upgrade {number(len(found), 'table')} in {shown(engine.url)}?")
+            for table in upgrade(engine, only):
+                show(f"{table.table.fullname}: schema {table.version} to {SCHEMA}")

@@ -46,7 +46,13 @@ def value_for(column: sa.Column[Any], given: Any) -> Any:
         raise ValueError(f"{str(given)[:60]!r} is no {form}") from None
     if flaw := misfit(column.type, found):
         raise ValueError(flaw)
-    return _in_zone(column.type, found) if kind is datetime else found
+    if kind is datetime:  # a column without zones holds UTC, as those of claimjobs do
+        type_: Any = column.type
+        has_zone = isinstance(type_, Instant) or type_.timezone
+        if has_zone and found.tzinfo is None:
+            raise ValueError(f"{found} has no time zone: write it as 2026-01-31T12:00:00Z or with +01:00")
+        found = found if has_zone or found.tzinfo is None else found.astimezone(UTC).replace(tzinfo=None)
+    return found
 
 
 def _kind(type_: sa.types.TypeEngine[Any]) -> type[Any]:
@@ -56,14 +62,6 @@ def _kind(type_: sa.types.TypeEngine[Any]) -> type[Any]:
         return str if isinstance(type_, sa.Enum) else type_.python_type
     except NotImplementedError:
         return object
-
-
-def _in_zone(type_: Any, found: datetime) -> datetime:
-    """An instant as its column needs it: a column without zones holds UTC, as those of claimjobs do."""
-    has_zone = isinstance(type_, Instant) or type_.timezone
-    if has_zone and found.tzinfo is None:
-        raise ValueError(f"{found} has no time zone: write it as 2026-01-31T12:00:00Z or with +01:00")
-    return found if has_zone or found.tzinfo is None else found.astimezone(UTC).replace(tzinfo=None)
 
 
 def _whole(text: str) -> int | Decimal:

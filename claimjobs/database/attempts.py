@@ -82,17 +82,14 @@ class Attempts:
         try:
             self._once.__exit__(kind, error, trace)
         except Exception as failed:  # the commit failed
-            return self._swallows(failed)
+            if not self._may_go_on(failed):
+                raise
+            return True
         if error is not None:
             return isinstance(error, Exception) and self._may_go_on(error)
         self._succeeded = True
         self._connector.recovered()
         return False
-
-    def _swallows(self, error: Exception) -> bool:
-        if not self._may_go_on(error):
-            raise error
-        return True
 
     def _may_go_on(self, error: Exception) -> bool:
         """Whether another attempt follows. It waits for the pause before that attempt."""

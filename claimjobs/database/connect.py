@@ -93,15 +93,16 @@ def engine_of(bind: str | sa.URL | sa.Engine, *, connect_seconds: int = CONNECT_
     url = parse(bind)
     _require_support(url.get_backend_name())
     _require_driver(url.get_backend_name(), url.get_driver_name())
-    _refuse_misread_options(url)
+    misread = DIALECTS[url.get_backend_name()]().sessions.misread_option(url.get_driver_name(), url.query)
+    if misread is not None:
+        option, step = misread
+        raise UnknownDatabase(f"{shown(url)}: in a URL the option {option!r} does not mean what it says: {step}")
     _refuse_parts_given_twice(url)
     try:
         return _engine(url, connect_seconds)
-    except UNUSABLE as error:
-        raise UnknownDatabase(_unusable(url, error)) from error
     except sa.exc.NoSuchModuleError:
         raise UnknownDatabase(f"no database is known by {url.drivername!r}: give a URL such as {EXAMPLES}") from None
-    except sa.exc.ArgumentError as error:
+    except (sa.exc.ArgumentError, *UNUSABLE) as error:
         raise UnknownDatabase(_unusable(url, error)) from error
     except ModuleNotFoundError as error:
         raise UnknownDatabase(
@@ -203,13 +204,6 @@ def _require_driver(name: str, driver: str) -> None:
             f"claimjobs does not work with the driver {driver!r}, only with {' or '.join(known)}: "
             f"write {' or '.join(f'{name}+{other}://...' for other in known)}, or leave the driver out: {EXAMPLES}"
         )
-
-
-def _refuse_misread_options(url: sa.URL) -> None:
-    misread = DIALECTS[url.get_backend_name()]().sessions.misread_option(url.get_driver_name(), url.query)
-    if misread is not None:
-        option, step = misread
-        raise UnknownDatabase(f"{shown(url)}: in a URL the option {option!r} does not mean what it says: {step}")
 
 
 def _refuse_parts_given_twice(url: sa.URL) -> None:

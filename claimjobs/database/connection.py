@@ -8,7 +8,7 @@ import math
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, ClassVar, Final, Protocol, TypeVar
 
 import sqlalchemy as sa
@@ -244,22 +244,18 @@ class Connector:
 
     @contextlib.contextmanager
     def _breaking(self, connection: sa.Connection) -> Iterator[None]:
-        """Drop the connection if it breaks."""
+        """Drop a connection that breaks. Raises TableMissing if a table of the queue is missing, and SettingUnfit."""
         try:
             with raised_as_sqlalchemy_does(connection):
                 yield
         except sa.exc.DBAPIError as error:
-            self._drop_if_broken(error)
+            if self._dialect.errors.broken_kind(error):
+                self.lost += 1
+                self._drop()
+            elif self._autocommit and self._connection is not None and self._dialect.errors.is_stale_plan(error):
+                self._dialect.sessions.forget_prepared(self._connection.connection.driver_connection)
+            self._raise_what_it_means(error)
             raise
-
-    def _drop_if_broken(self, error: sa.exc.DBAPIError) -> None:
-        """Drop a connection that broke. Raises TableMissing if a table of the queue is missing, and SettingUnfit."""
-        if self._dialect.errors.broken_kind(error):
-            self.lost += 1
-            self._drop()
-        elif self._autocommit and self._connection is not None and self._dialect.errors.is_stale_plan(error):
-            self._dialect.sessions.forget_prepared(self._connection.connection.driver_connection)
-        self._raise_what_it_means(error)
 
     def _raise_what_it_means(self, error: BaseException) -> None:
         missing = self._tables.missing(error) if self._tables else None
@@ -435,10 +431,10 @@ class _Autocommit:
             self._connection.commit() if kind is None else self._connection.rollback()
 
 
+@dataclass
 class Outage:
     """An outage, from its first error until the first success."""
 
-    def __init__(self, kind: str) -> None:
-        self.kind = kind
-        self.since = time.monotonic()
-        self.attempts = 0
+    kind: str
+    since: float = field(default_factory=time.monotonic)
+    attempts: int = 0

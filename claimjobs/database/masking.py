@@ -21,21 +21,21 @@ _QUERY: Final = re.compile(r"[?&;]([^=&;]*)=([^&]*)")
 
 def masked(text: str, urls: Iterable[str] = ()) -> str:
     """The text without the secrets of the given URLs, and of any URL or option in the text."""
+
+    def option_masked(found: re.Match[str]) -> str:
+        quotes = found[2][0] if found[2][0] in "'\"" else ""
+        return f"{found[1]}{quotes}{MASK}{quotes}"
+
     found = {written for url in urls for secret in _secrets(url) for written in _writings(secret)}
     for secret in sorted(found, key=len, reverse=True):
         short = len(secret) < _LOOSE
         text = re.sub(rf"(?<!\w){re.escape(secret)}(?!\w)", MASK, text) if short else text.replace(secret, MASK)
-    return _OPTION.sub(_option_masked, _IN_URL.sub(rf"\1:{MASK}@", text))
+    return _OPTION.sub(option_masked, _IN_URL.sub(rf"\1:{MASK}@", text))
 
 
 def is_secret(option: str) -> bool:
     """Whether the value of an option of this name is a secret."""
     return re.search(SECRET, unquote(option), re.IGNORECASE) is not None
-
-
-def _option_masked(found: re.Match[str]) -> str:
-    quotes = found[2][0] if found[2][0] in "'\"" else ""
-    return f"{found[1]}{quotes}{MASK}{quotes}"
 
 
 def _secrets(url: str) -> Iterator[str]:

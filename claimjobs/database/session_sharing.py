@@ -46,17 +46,14 @@ def require_session_lock(engine: sa.Engine, dialect: Dialect, table: sa.Table) -
     `table`: one that is there, for the name of a lock.
     """
     with connected(engine) as connection:
-        if why := _why_unseen(dialect, connection) or why_shared(engine, dialect, connection):
+        with connection.begin():
+            seen = dialect.sessions.locks_are_seen(connection)
+        why = why_shared(engine, dialect, connection) if seen else "primaries do not see each other's locks"
+        if why:
             raise SessionsShared(why)
         connection.detach()  # its lock must not come back to the pool
         if not _is_kept(dialect, connection, table):
             raise SessionsShared("the server grants such locks and keeps none")
-
-
-def _why_unseen(dialect: Dialect, connection: sa.Connection) -> str | None:
-    with connection.begin():
-        seen = dialect.sessions.locks_are_seen(connection)
-    return None if seen else "primaries do not see each other's locks"
 
 
 def _is_kept(dialect: Dialect, connection: sa.Connection, table: sa.Table) -> bool:

@@ -26,7 +26,11 @@ def connection_in(given: Any) -> sa.Connection:
         given = given()
     connection = given.connection() if isinstance(given, Session) else given
     if not isinstance(connection, sa.Connection):
-        raise _no_transaction(_kind(given), _next_step(given))
+        kind = given if isinstance(given, type) else type(given)
+        what = f"{'the class' if kind is given else 'an object of'} {kind.__module__}.{kind.__qualname__}"
+        is_async = hasattr(given, "run_sync")
+        name = "connection" if hasattr(given, "exec_driver_sql") else "session"
+        raise _no_transaction(what, ASYNC.format(name) if is_async else TAKEN)
     if commits_by_itself(connection, unknown=False):
         raise _no_transaction("a connection in AUTOCOMMIT", f"set another isolation level, or {TAKEN}")
     return connection
@@ -34,17 +38,6 @@ def connection_in(given: Any) -> sa.Connection:
 
 def _no_transaction(given: str, step: str) -> BadArgument:
     return BadArgument(f"rows are written in a transaction that you commit, and {given} has none: {step}")
-
-
-def _kind(given: Any) -> str:
-    kind = given if isinstance(given, type) else type(given)
-    return f"{'the class' if kind is given else 'an object of'} {kind.__module__}.{kind.__qualname__}"
-
-
-def _next_step(given: Any) -> str:
-    if hasattr(given, "run_sync"):
-        return ASYNC.format("connection" if hasattr(given, "exec_driver_sql") else "session")
-    return TAKEN
 
 
 @contextlib.contextmanager

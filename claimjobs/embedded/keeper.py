@@ -179,7 +179,9 @@ class Keeper:
         sockets = self._answering()
         for how in WAYS_TO_STOP:
             with contextlib.suppress(TimeoutError):
-                self._signal(how)
+                if pid := self._server():
+                    with contextlib.suppress(ProcessLookupError):
+                        os.kill(pid, how)
                 _wait(lambda: self._server() is None, STOP_SECONDS)
                 break
         if self._server() is not None or self._answering():
@@ -187,11 +189,6 @@ class Keeper:
             raise Problem(f"process {number} could not be ended: end it with `kill -INT {number}`")
         if sockets and Path(sockets) != self.run:
             shutil.rmtree(sockets, ignore_errors=True)
-
-    def _signal(self, how: signal.Signals) -> None:
-        if pid := self._server():
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(pid, how)
 
     def _socket_folder(self) -> str:
         """A folder beside the data, unless its path is too long for a socket, or Postgres cannot take it in a list."""

@@ -75,13 +75,10 @@ class Failures:
             except (Cancelled, KeyboardInterrupt):
                 raise
             except BaseException as error:  # as of a handler: also SystemExit, and what a cancelled coroutine raises
-                self._log_hook(name, key, error)
-
-    def _log_hook(self, name: str, key: Key, error: BaseException) -> None:
-        cause = f"{type(error).__name__}: {reason(error)}"
-        fields = {"event": HOOK_FAILED, "queue": self._name, "key": key, "hook": name, "error": cause}
-        words = "%s failed for job %s: %s"
-        log_safely(log, logging.ERROR, words, name, key_in_message(key), cause, fields=fields, raised=error)
+                cause = f"{type(error).__name__}: {reason(error)}"
+                fields = {"event": HOOK_FAILED, "queue": self._name, "key": key, "hook": name, "error": cause}
+                words = "%s failed for job %s: %s"
+                log_safely(log, logging.ERROR, words, name, key_in_message(key), cause, fields=fields, raised=error)
 
     def _fields(self, event: str, key: Key, outcomes: Outcomes) -> dict[str, object]:
         job, raised = outcomes.jobs.get(key), outcomes.raised.get(key)

@@ -43,18 +43,15 @@ class BacklogCounter:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._end()
+        self._ended.set()
+        self._wake.set()
+        self._thread.join(PATIENCE)
 
     def count_once_more(self) -> int | None:
         """A last count, after which the thread ends; None where the count fails or takes too long."""
         self.left = None
-        self._end()
+        self.__exit__()
         return self.left
-
-    def _end(self) -> None:
-        self._ended.set()
-        self._wake.set()
-        self._thread.join(PATIENCE)
 
     def _run(self) -> None:
         while not self._ended.is_set():

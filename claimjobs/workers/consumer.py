@@ -130,28 +130,24 @@ def _handled(queue: Queue, batch: Batch, handler: Handler, observer: BatchObserv
         except (NothingDecided, UnfitTable) as error:  # the handler decided nothing, or the table stores no failure
             raised, fields = error, _fields(HANDLER_FAILED, queue, batch, error)
             log_safely(log, logging.ERROR, "%s", text_of(error), fields=fields, raised=error.__context__)
-        except (BatchRolledBack, NoOpenTransaction):
-            raise
-        except Cancelled:
+        except (BatchRolledBack, NoOpenTransaction, Cancelled):
             raise
         except BaseException as error:
             raised, undecided = error, len(batch.undecided)
             batch.blame(error)
             # Otherwise its job is reported after the settle. A user's class may have an equality of its own.
             if not any(error is known for known in batch.outcomes.raised.values()):
-                _log_failure(queue, batch, error, undecided)
+                fields = _fields(HANDLER_FAILED, queue, batch, error)
+                words = "the handler failed with %d of %d jobs undecided: %s"
+                log_safely(
+                    log, logging.ERROR, words, undecided, len(batch), fields["error"], fields=fields, raised=error
+                )
         finally:
             observer.ended()
     if batch.lost:
         fields = {"event": JOBS_LOST, "queue": queue.table.fullname, "keys": [job.key for job in batch.lost]}
         log.warning("%d jobs were lost to another owner; their outcome was not written", len(batch.lost), extra=fields)
     return raised
-
-
-def _log_failure(queue: Queue, batch: Batch, error: BaseException, undecided: int) -> None:
-    fields = _fields(HANDLER_FAILED, queue, batch, error)
-    words = "the handler failed with %d of %d jobs undecided: %s"
-    log_safely(log, logging.ERROR, words, undecided, len(batch), fields["error"], fields=fields, raised=error)
 
 
 def _fields(event: str, queue: Queue, batch: Batch, error: BaseException) -> dict[str, object]:

@@ -102,7 +102,10 @@ class Plan:
             self.load_hooks()
             setup_named(self.setup)
             payload = set(queue.payload)
-            is_demonstration = self.handler is None and payload == ARTICLE_PAYLOAD and _is_demonstrations(queue)
+            is_demonstration = self.handler is None and payload == ARTICLE_PAYLOAD
+            if is_demonstration:
+                with connected(queue.engine) as connection:
+                    is_demonstration = is_demonstrations(connection, queue.table)
         if generators and not payload >= ARTICLE_PAYLOAD:
             raise UnfitTable(
                 f"generators fill columns d and e, which table {self.table!r} has not: give --generators 0"
@@ -125,11 +128,6 @@ class Plan:
     def load_hooks(self) -> Hooks:
         """The user's functions that are called after a settle. Raises ReferenceNotFound or BadHandler."""
         return Hooks(hook_named(self.on_retry, "--on-retry"), hook_named(self.on_dead, "--on-dead"))
-
-
-def _is_demonstrations(queue: Queue) -> bool:
-    with connected(queue.engine) as connection:
-        return is_demonstrations(connection, queue.table)
 
 
 class Demonstration(Handler):
@@ -189,14 +187,18 @@ def _working(plan: Plan, pipe: Connection) -> Iterator[tuple[Queue, SupervisorPi
     except Cancelled:
         log.warning("cancelled: a batch that is not settled is released", extra={"event": CONSUMER_CANCELLED})
     except Exception as error:
-        code = 1
+        code, words = 1, f"{type(error).__name__}: {reason(error)}"
         is_missing = isinstance(error, TableMissing)  # the supervisor logs it, once for all processes
         if not is_missing:
-            _log_end(error)
-        kind = lasting(error, queue.engine) or _kind_of_handler(error)
+            is_known = isinstance(error, (ClaimjobsError, sa.exc.DBAPIError))
+            fields = {"event": CONSUMER_FAILED, "error": words}
+            log.exception("ended by %s", words, extra=fields, exc_info=None if is_known else error)
+        kind = lasting(error, queue.engine)
+        if isinstance(error, (ReferenceNotFound, BadHandler)):  # the supervisor could import the module
+            kind = type(error).__name__
         if kind is not None:
             at_once = is_missing or isinstance(error, NothingDone)
-            supervisor.send(GaveUp(kind, _words(error), at_once=at_once, table_missing=is_missing))
+            supervisor.send(GaveUp(kind, words, at_once=at_once, table_missing=is_missing))
     finally:
         queue.close()
         queue.engine.dispose()
@@ -208,22 +210,6 @@ def _working(plan: Plan, pipe: Connection) -> Iterator[tuple[Queue, SupervisorPi
     exit_despite_threads(code)
     if code:
         sys.exit(code)
-
-
-def _kind_of_handler(error: Exception) -> str | None:
-    """The kind of an error of the handler's module, which could be imported in the supervisor and cannot here."""
-    return type(error).__name__ if isinstance(error, (ReferenceNotFound, BadHandler)) else None
-
-
-def _log_end(error: Exception) -> None:
-    """Log one line for a known error, and the traceback of an unknown one."""
-    known = isinstance(error, (ClaimjobsError, sa.exc.DBAPIError))
-    fields = {"event": CONSUMER_FAILED, "error": _words(error)}
-    log.error("ended by %s", fields["error"], extra=fields, exc_info=None if known else error)
-
-
-def _words(error: Exception) -> str:
-    return f"{type(error).__name__}: {reason(error)}"
 
 
 def _begin(pipe: Connection, queue: Queue, plan: Plan) -> SupervisorPipe:

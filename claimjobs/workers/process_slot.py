@@ -109,14 +109,6 @@ class ProcessSlot:
 
     def reap(self) -> int:
         """Close a process that has ended and whose messages were read; return its exit code."""
-        code = self._end()
-        self.was_ready = True
-        self.busy = False
-        self.heard_at, self.stalled = None, 0.0
-        self._before, self._now = self._before + self._now, Report()
-        return code
-
-    def _end(self) -> int:
         code = 0
         if self.process is not None:
             self.process.join()
@@ -125,6 +117,10 @@ class ProcessSlot:
         if self.pipe is not None:
             self.pipe.close()
         self.process = self.pipe = None
+        self.was_ready = True
+        self.busy = False
+        self.heard_at, self.stalled = None, 0.0
+        self._before, self._now = self._before + self._now, Report()
         return code
 
     def replace_later(self) -> float:

@@ -7,7 +7,7 @@ import math
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from itertools import islice, product
 from multiprocessing.connection import wait
 from typing import Any, Final
@@ -57,8 +57,9 @@ class Supervisor:
         self._run = run
         self._watch = watch
         self._queue = plan.queue()
-        self._consumers = [self._consumer(n) for n in range(1, run.consumers + 1)]
+        self.consumers = [self._consumer(n) for n in range(1, run.consumers + 1)]
         self._generators = [self._generator(n) for n in range(1, run.generators + 1)]
+        self._children = [*self._generators, *self.consumers]
         self._phase = "starting"
         self._sent: set[Command] = set()
         self._requested: set[Command] = set()
@@ -126,39 +127,45 @@ class Supervisor:
     def run(self) -> Summary:
         """Run to the end, after `check`."""
         try:
-            return self._run_to_the_end()
+            log.info("%s", self._queue.done_jobs, extra={"event": RUN_STARTED, "queue": self._queue.table.fullname})
+            log_findings(self._queue)
+            self._began = time.monotonic()
+            with BacklogCounter(self._queue) as self._backlog:
+                with ReclaimThread(self._queue) as self._reclaim_thread, self._no_process_left():
+                    while any(child.process is not None or not child.finished for child in self._children):
+                        self._tick()
+                return self._summary()
         finally:
             self._queue.engine.dispose()
-
-    def _run_to_the_end(self) -> Summary:
-        log.info("%s", self._queue.done_jobs, extra={"event": RUN_STARTED, "queue": self._queue.table.fullname})
-        log_findings(self._queue)
-        self._began = time.monotonic()
-        with BacklogCounter(self._queue) as self._backlog:
-            with ReclaimThread(self._queue) as self._reclaim_thread, self._no_process_left():
-                while self._alive():
-                    self._tick()
-            return self._summary()
 
     # --- one tick --------------------------------------------------------------------------------------
 
     def _tick(self) -> None:
         self._note_time()
-        self._start_due()
+        for child in self._children:
+            if child.due and self._started(child):
+                self._send([child], *self._sent)
         for message in self._receive():
             self._note(message)
         self._kill_silent()
-        self._reap()
-        self._notice_readiness()
+        for child in self._children:
+            if child.process is not None and child.process.exitcode is not None:
+                self._collect(child)
+        # The clock of the run starts when every consumer has registered or ended once.
+        if self._ready_at is None and all(child.was_ready for child in self.consumers):
+            self._ready_at = time.monotonic()
+            self._phase = "running" if self._phase == "starting" else self._phase
         self._decide()
         self._send_requested()
-        self._update_display()
+        if time.monotonic() - self._displayed_at >= TICK:  # thousands of messages may come in a second
+            self._displayed_at = time.monotonic()
+            self._show()
 
     def _note_time(self) -> None:
         now, before = time.monotonic(), self.ticked_at
         self.ticked_at = now
         if before is not None and now - before > self._plan.liveness.lease:  # this process itself could not run
-            for child in self._consumers:
+            for child in self.consumers:
                 child.heard_at = None if child.heard_at is None else now
 
     def _kill_silent(self) -> None:
@@ -167,7 +174,7 @@ class Supervisor:
         Others have their jobs after a lease, and would meet the same handler, one after the other.
         """
         liveness = self._plan.liveness
-        for child in self._consumers:
+        for child in self.consumers:
             silence = child.silence(time.monotonic())
             if silence > liveness.lease + liveness.max_batch_time and child.process is not None:
                 fields = {"event": PROCESS_SILENT, "consumer": child.number, "seconds": round(silence, 1)}
@@ -176,25 +183,9 @@ class Supervisor:
                 child.kill()
 
     @property
-    def consumers(self) -> list[ProcessSlot]:
-        """The slots of the consumers."""
-        return self._consumers
-
-    @property
     def ends(self) -> bool:
         """Whether the run was told to stop, or has ended."""
         return "stop" in self._requested or self._phase == "ended"
-
-    def _children(self) -> list[ProcessSlot]:
-        return [*self._generators, *self._consumers]
-
-    def _alive(self) -> bool:
-        return any(child.process is not None or not child.finished for child in self._children())
-
-    def _start_due(self) -> None:
-        for child in self._children():
-            if child.due and self._started(child):
-                self._send([child], *self._sent)
 
     def _started(self, child: ProcessSlot) -> bool:
         """Start a process of this slot. If the system refuses it, it is tried again later, with longer pauses."""
@@ -205,8 +196,8 @@ class Supervisor:
             return False
         except OSError as error:
             child.was_ready = True  # the run's clock does not wait for it
-            if child in self._consumers:  # without it the queue may be drained by now
-                child.finished = any(other.finished and other.gave_up is None for other in self._consumers)
+            if child in self.consumers:  # without it the queue may be drained by now
+                child.finished = any(other.finished and other.gave_up is None for other in self.consumers)
             pause = child.start_later()
             fields = {"event": PROCESS_REFUSED, "consumer": child.number, "error": str(error)}
             words = "a process cannot be started (%s): raise the limit, or give fewer; tried again in %.1f s"
@@ -216,7 +207,7 @@ class Supervisor:
 
     def _receive(self) -> Iterator[Message]:
         """Wait until a process sends a message or ends, then read the messages of all."""
-        living = [child for child in self._children() if child.process is not None]
+        living = [child for child in self._children if child.process is not None]
         pipes = (child.pipe for child in living if child.pipe is not None)
         ready = wait([*pipes, *(child.process.sentinel for child in living if child.process)], TICK)
         for child in living:
@@ -228,11 +219,6 @@ class Supervisor:
             message.log()
         elif isinstance(message, Progress) and message.batch:
             self._exits.clear()
-
-    def _reap(self) -> None:
-        for child in self._children():
-            if child.process is not None and child.process.exitcode is not None:
-                self._collect(child)
 
     def _collect(self, child: ProcessSlot) -> None:
         for message in _messages_of(child):
@@ -288,12 +274,6 @@ class Supervisor:
             log.error(words, STRIKES, extra={"event": RUN_GAVE_UP, "error": word.error})
             self.stop()
 
-    def _notice_readiness(self) -> None:
-        """Start the clock of the run when every consumer has registered or ended once."""
-        if self._ready_at is None and all(child.was_ready for child in self._consumers):
-            self._ready_at = time.monotonic()
-            self._phase = "running" if self._phase == "starting" else self._phase
-
     # --- deciding --------------------------------------------------------------------------------------
 
     def _decide(self) -> None:
@@ -301,11 +281,13 @@ class Supervisor:
         generated = all(child.finished for child in self._generators)
         late = self._late()
         if late >= 0 and run.drain and not generated:
-            self._end(self._generators)
+            self._send([child for child in self._generators if not child.ending], "stop")
         elif late >= 0 and not run.drain:
             self._requested.add("stop")
-            if late >= run.grace:
-                self._cut_short()
+            if late >= run.grace and "cancel" not in self._requested:  # such a handler may never end
+                words = f"a batch was not finished {run.grace:g} s after the duration, and was released"
+                self._gave_up = GaveUp("duration", words)
+                self._release_batches(LAST_GRACE)
         if time.monotonic() >= self._stop_deadline and "cancel" not in self._requested:
             log.warning(
                 "what is not finished %g s after the stop is released", run.stop_timeout, extra={"event": RUN_LATE}
@@ -323,31 +305,21 @@ class Supervisor:
             return -math.inf
         return time.monotonic() - self._ready_at - self._run.duration
 
-    def _cut_short(self) -> None:
-        """Cancel: a handler that does not end would keep the run open for ever."""
-        if "cancel" not in self._requested:
-            words = f"a batch was not finished {self._run.grace:g} s after the duration, and was released"
-            self._gave_up = GaveUp("duration", words)
-            self._release_batches(LAST_GRACE)
-
     def _idle_seconds(self) -> float:
         """Seconds since a consumer last held a job, or since all were ready."""
-        if self._ready_at is None or any(child.busy for child in self._consumers):
+        if self._ready_at is None or any(child.busy for child in self.consumers):
             return 0.0
-        return time.monotonic() - max(self._ready_at, *(child.active for child in self._consumers))
-
-    def _end(self, children: list[ProcessSlot]) -> None:
-        self._send([child for child in children if not child.ending], "stop")
+        return time.monotonic() - max(self._ready_at, *(child.active for child in self.consumers))
 
     def _send_requested(self) -> None:
         for command, (phase, words) in PHASES.items():
             if command in self._requested and command not in self._sent:
                 self._sent.add(command)
                 self._phase = phase
-                self._send(self._children(), command)
+                self._send(self._children, command)
                 log.info("%s: %s", phase, words, extra={"event": RUN_PHASE, "phase": phase})
         if "cancel" in self._sent:
-            self._forced_end.tick(self._children())
+            self._forced_end.tick(self._children)
 
     def _send(self, children: list[ProcessSlot], *commands: Command) -> None:
         for child, command in product(children, commands):
@@ -361,21 +333,15 @@ class Supervisor:
         try:
             yield
         finally:
-            for child in self._children():
+            for child in self._children:
                 child.kill()
-            for child in self._children():
+            for child in self._children:
                 if child.process is not None:
                     child.process.join()
                     self._collect(child)
             self._queue.close()
 
     # --- display ---------------------------------------------------------------------------------------
-
-    def _update_display(self) -> None:
-        """Show the state of the run, once a TICK at most: thousands of messages may come in a second."""
-        if time.monotonic() - self._displayed_at >= TICK:
-            self._displayed_at = time.monotonic()
-            self._show()
 
     def _show(self) -> None:
         self.latest = self._snapshot()
@@ -390,39 +356,33 @@ class Supervisor:
             self.stop()
 
     def _snapshot(self) -> Snapshot:
-        total = self._total()
+        total, run, waiting = self._total(), self._run, self._backlog.left
+        to_come = None
+        if waiting is not None and (run.jobs is not None or (run.drain and not run.generators)):
+            to_come = waiting + max(0, (run.jobs or 0) - total.enqueued if run.generators else 0)
         return Snapshot(
             phase="paused" if self._phase in ("running", "draining") and self._backlog.paused else self._phase,
             elapsed=time.monotonic() - self._began,
-            consumers=tuple(child.line() for child in self._consumers),
+            consumers=tuple(child.line() for child in self.consumers),
             generators=tuple(child.line() for child in self._generators),
             total=total,
-            waiting=self._backlog.left,
+            waiting=waiting,
             rate=self._rate.at(total.done),
-            ready=sum(child.was_ready for child in self._consumers),
-            to_come=self._to_come(total),
+            ready=sum(child.was_ready for child in self.consumers),
+            to_come=to_come,
             pause_reason=self._backlog.pause_reason,
         )
 
-    def _to_come(self, total: Report) -> int | None:
-        run, waiting = self._run, self._backlog.left
-        if waiting is None or (run.jobs is None and (run.generators or not run.drain)):
-            return None
-        return waiting + max(0, (run.jobs or 0) - total.enqueued if run.generators else 0)
-
-    def _retries(self) -> Retries:
-        try:
-            return self._queue.retries()
-        except (ClaimjobsError, sa.exc.SQLAlchemyError):
-            return Retries(0, None)
-
     def _total(self) -> Report:
-        return sum((child.report for child in self._children()), Report())
+        return sum((child.report for child in self._children), Report())
 
     def _summary(self) -> Summary:
         seconds = time.monotonic() - (self._ready_at or self._began)
         total, left, word = self._total(), self._backlog.count_once_more(), self._gave_up
-        retries = self._retries() if left else Retries(0, None)
+        retries = Retries(0, None)
+        if left:
+            with suppress(ClaimjobsError, sa.exc.SQLAlchemyError):
+                retries = self._queue.retries()
         self._phase = "ended"
         self._show()
         gave_up = word is not None and not (word.at_once and left == 0)  # other consumers may have done these jobs
@@ -434,7 +394,7 @@ class Supervisor:
             left=left,
             seconds=seconds,
             total=total,
-            replaced=sum(child.restarts for child in self._children()),
+            replaced=sum(child.restarts for child in self._children),
             handed_back=total.reclaimed + self._reclaim_thread.reclaimed + self._forced_end.released,
             retries=retries.jobs,
             next_retry=retries.next_in,

@@ -122,12 +122,6 @@ class SupervisorPipe:
         """Whether the supervisor has died, or its pipe cannot be read."""
         self.was_signalled = False
         """Whether this process got a SIGTERM."""
-        self._commands = {
-            "stop": self._stop,
-            "drain": worker.drain,
-            "drain retries": self._drain_retries,
-            "cancel": self._cancel,
-        }
 
     def listen(self) -> None:
         """Receive commands from now on."""
@@ -154,13 +148,15 @@ class SupervisorPipe:
         finally:
             self._may_cancel = False
 
-    def _drain_retries(self) -> None:
-        self._worker.drain(retries=True)
-
-    def _stop(self) -> None:
-        self._worker.stop()
-        self._cancel_if_idle()
-        log.debug("told to stop: an open batch is finished", extra={"event": PROCESS_STOPPING})
+    def _obey(self, command: Command) -> None:
+        if command == "stop":
+            self._worker.stop()
+            self._cancel_if_idle()
+            log.debug("told to stop: an open batch is finished", extra={"event": PROCESS_STOPPING})
+        elif command == "cancel":
+            self._cancel()
+        else:
+            self._worker.drain(retries=command == "drain retries")
 
     def _cancel_if_idle(self) -> None:
         """Cancel once: a second `Cancelled` would interrupt the end of the process."""
@@ -171,7 +167,7 @@ class SupervisorPipe:
     def _listen(self) -> None:
         try:
             while True:
-                self._commands[self._pipe.recv()]()
+                self._obey(self._pipe.recv())
         except EOFError:
             self._orphaned("the supervisor has died")
         except OSError as error:
