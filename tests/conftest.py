@@ -30,6 +30,7 @@ from collections.abc import Iterator
 from datetime import UTC, datetime
 from typing import Any
 
+import coverage
 import psutil
 import pytest
 
@@ -67,6 +68,9 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
     config.stash[USED].extend(config.stash[RUN].lines())
     if hasattr(config, "workeroutput"):  # of pytest-xdist: another process writes the summary
         config.workeroutput["servers"] = config.stash[USED]
+        # It ends this process some seconds later, whether or not coverage has written what it measured.
+        if (measured := coverage.Coverage.current()) is not None:
+            measured.save()
 
 
 @pytest.hookimpl(optionalhook=True)

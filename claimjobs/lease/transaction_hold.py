@@ -23,7 +23,8 @@ from claimjobs.claim.strategy import NOTHING, ClaimRequest, ClaimResult
 from claimjobs.database.connection import Connector
 from claimjobs.database.error_translation import reason
 from claimjobs.dialects import Key
-from claimjobs.errors import BatchRolledBack, ClaimjobsError, CrossedFork, NoOpenTransaction
+from claimjobs.errors import BatchRolledBack, ClaimjobsError, ClaimsDiffer, CrossedFork, NoOpenTransaction
+from claimjobs.lease.checks import ClaimsCheck
 from claimjobs.lease.owner import Owner
 from claimjobs.lease.sleeper import IdleSleeper
 from claimjobs.log_events import SLEEP_FAILED
@@ -65,6 +66,7 @@ class TransactionHold(Hold):
         self._idle: list[OpenTransaction] = []
         self._busy: list[OpenTransaction] = []
         self._pause_read_at = -math.inf
+        self._claims_check = ClaimsCheck(self._backend)
 
     # --- claiming --------------------------------------------------------------------------------------
 
@@ -107,11 +109,17 @@ class TransactionHold(Hold):
         return time.monotonic() - self._pause_read_at >= self._liveness.beat
 
     def read_pause(self) -> None:
-        """Read it through the connection of the next claim. A database without the table of queues has no pauses."""
+        """Read it through the connection of the next claim. A database without the table of queues has no pauses.
+
+        Raises ClaimsDiffer if an owner has registered whose claims are not seen here, or that does not see these.
+        """
+        if not self._backend.locks_rows:
+            self._have_owner()  # an owner by lease that registers later must see that this consumer is there
         transaction = self._take()
         try:
             for attempt in transaction.attempts(unless=self._control):
                 with attempt as connection:
+                    self._claims_check.run(connection)
                     self.note_pause(connection)
                     self._forget_plans(connection)
             self._pause_read_at = time.monotonic()
@@ -202,17 +210,20 @@ class TransactionHold(Hold):
     @property
     def sleeper(self) -> IdleSleeper | None:
         """Lets an idle loop sleep until it is woken; None: it polls."""
-        with self._registering:
-            if self.owner is None and self._may_register:
-                self._register()
+        self._have_owner()
         if self.owner is None:
             return None
         self.owner.reaper.report()
         return self.owner.sleeper
 
+    def _have_owner(self) -> None:
+        with self._registering:
+            if self.owner is None and self._may_register:
+                self._register()
+
     def _register(self) -> None:
         """Have an owner. It needs a session lock, by which it can be woken. After an error the consumer polls, so that
-        nothing here is worth a second attempt.
+        nothing here is worth a second attempt. Raises ClaimsDiffer.
         """
         liveness, owner = replace(self._liveness, patience=0), None
         connector = Connector(self._context.engine, self._backend.dialect, liveness, self._report)
@@ -223,6 +234,8 @@ class TransactionHold(Hold):
             owner.start()
             owner.read_pause()
             self._may_register = owner.row.locked
+        except ClaimsDiffer:
+            raise
         except (ClaimjobsError, sa.exc.SQLAlchemyError) as error:
             log.debug("no sleep: %s", reason(error), extra={"event": SLEEP_FAILED, "error": str(error)})
             self._may_register = connector.is_passing(error)

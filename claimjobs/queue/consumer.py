@@ -26,11 +26,9 @@ from claimjobs.claim.record import record_of
 from claimjobs.claim.strategy import NOTHING, ClaimResult
 from claimjobs.control import Control
 from claimjobs.database.clock import DatabaseClock
-from claimjobs.database.connect import connected
 from claimjobs.database.error_translation import reason
 from claimjobs.dialects.types import database_now, statement_now
 from claimjobs.errors import ClaimjobsError, key_unreadable, not_consumer
-from claimjobs.lease.checks import ClaimsCheck
 from claimjobs.lease.lease_hold import LeaseHold
 from claimjobs.lease.transaction_hold import TransactionHold
 from claimjobs.log_events import JOBS_RELEASED, JOBS_UNCLAIMABLE, RELEASE_FAILED
@@ -100,8 +98,6 @@ class Consumer:
         )
         if chosen.by_lease:
             return LeaseHold(context, self.settler())
-        with connected(engine) as connection:
-            ClaimsCheck(backend).run(connection)
         return TransactionHold(context, self.settler(), reclaims=self.access.reclaims())
 
     def settler(self) -> Settler:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import math
 import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -15,6 +16,7 @@ import sqlalchemy as sa
 
 from claimjobs import Batch, Columns, Queue, Retry
 from claimjobs.errors import ClaimsDiffer, TableMissing
+from claimjobs.lease.transaction_hold import TransactionHold
 from claimjobs.options import Liveness
 from claimjobs.table.definitions import BATCHES_TABLE, FIRST_OWNER, OWNER_TABLE
 from tests.backends import Backend
@@ -280,6 +282,23 @@ def test_consumers_of_both_kinds_refuse_each_other(backend: Backend) -> None:
         with pytest.raises(ClaimsDiffer, match="with hold='transaction': add --claims batches --hold lease"):
             use()
     assert [row["id"] for row in backend.rows(OWNER_TABLE)] == [by_batch.owner_id]
+
+
+def test_a_consumer_by_transaction_is_refused_when_an_owner_of_the_other_kind_has_registered(backend: Backend) -> None:
+    by_transaction = backend.queue(hold="transaction", bind=backend.new_engine())
+    by_transaction.enqueue(jobs(2))
+    with by_transaction.claim(1) as batch:
+        batch.done()
+    by_batch = per_batch(backend)
+    assert by_batch.owner_id
+    hold = by_transaction._consumer.hold
+    assert isinstance(hold, TransactionHold)
+    hold._pause_read_at = -math.inf  # as a fifth of a lease later
+    with pytest.raises(ClaimsDiffer, match="1 owner with claims='batches'"):
+        by_transaction.claim(1)
+    by_batch.close()
+    with by_transaction.claim(1) as batch:
+        assert len(batch) == 1
 
 
 def test_without_the_table_of_batches_rows_are_claimed(backend: Backend) -> None:

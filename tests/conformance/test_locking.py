@@ -80,6 +80,19 @@ def test_one_that_does_not_lock_the_rows_is_refused_beside_owners_by_lease(backe
     assert len(other.claim(1)) == 1
 
 
+def test_a_claim_by_lease_is_refused_beside_one_that_works_and_does_not_lock_the_rows(backend: Backend) -> None:
+    other = backend.queue(bind=backend.new_engine(), hold="transaction", locking=TransactionOnly())
+    other.enqueue(jobs(2))
+    by_lease = backend.bare_queue()
+    with other.claim(1) as batch:
+        with pytest.raises(ClaimsDiffer, match="has 1 owner whose Locking locks no rows"):
+            by_lease.claim(1)
+        batch.done()
+    other.close()
+    with by_lease.claim(1) as batch:
+        assert len(batch) == 1
+
+
 def test_a_claim_by_lease_is_refused_beside_an_idle_one_that_does_not_lock_the_rows(backend: Backend) -> None:
     backend.make()
     other = backend.bare_queue(bind=backend.new_engine(), hold="transaction", locking=TransactionOnly())
@@ -89,6 +102,7 @@ def test_a_claim_by_lease_is_refused_beside_an_idle_one_that_does_not_lock_the_r
         by_lease.claim()
     with same.claim() as batch:
         assert not batch
+    same.close()
     owners = other._access.backend.owners
     with backend.engine.begin() as connection:
         left = connection.execute(sa.select(owners)).mappings().one()
