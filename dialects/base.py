@@ -131,8 +131,8 @@ class Dialect:
         return self.among(key, parameter)
 
     def is_one_of(self, column: sa.Column[Any], rows: sa.CTE) -> sa.ColumnElement[bool]:
-        """Whether a column has one of the values of a CTE that has one column."""
-        return column.in_(sa.select(*rows.c))
+        """Whether a column has one of the values of a CTE that has one column. It needs `claims_in_one_statement`."""
+        raise NotImplementedError
 
     def as_filter(self, predicate: sa.ColumnElement[bool]) -> sa.ColumnElement[bool]:
         """A predicate on rows that are found by their keys, written so that the planner uses no index for it."""
@@ -173,8 +173,11 @@ class Dialect:
     # --- the rows of a CTE -------------------------------------------------------------------------------
 
     def numbered(self, rows: sa.CTE, place: str) -> sa.FromClause:
-        """A CTE of a few rows, with the number of each in a column of this name. A planner may expect many rows."""
-        return sa.select(*rows.c, sa.func.row_number().over().label(place)).subquery("few")
+        """A CTE of a few rows, with the number of each in a column of this name. A planner may expect many rows.
+
+        It needs `claims_in_one_statement`.
+        """
+        raise NotImplementedError
 
     def array(self, column: sa.ColumnElement[Any]) -> sa.ColumnElement[Any]:
         """All values of a column of a CTE, as one value."""

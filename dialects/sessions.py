@@ -6,7 +6,6 @@ import contextlib
 import os
 import select
 import socket
-import sys
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
 from datetime import datetime
@@ -44,13 +43,12 @@ class Sessions(Protocol):
     """The setting by which a session ends if a statement is larger than `largest_statement`; None: it does not."""
 
     def largest_statement(self, connection: sa.Connection) -> int:
-        """The most bytes of a statement."""
-        return sys.maxsize
+        """The most bytes of a statement. It needs `statement_limit`."""
+        raise LookupError(f"{type(self).__name__} has no statement_limit")
 
     def idle_limits(self, connection: sa.Connection) -> Mapping[str, float]:
         """The settings of the session by which the server ends an open transaction in which nothing happens, or that
         takes long, with their seconds. Empty: there is no such limit."""
-        return {}
 
     # --- connections of a driver -------------------------------------------------------------------------
 
@@ -71,7 +69,7 @@ class Sessions(Protocol):
         return
 
     def forget_prepared(self, driver_connection: Any) -> None:
-        """Let the driver prepare its statements anew, after an error on a connection in autocommit."""
+        """Let the driver prepare its statements anew, after an error `is_stale_plan` on a connection in autocommit."""
         return
 
     def descriptor(self, driver_connection: Any) -> int:
@@ -100,7 +98,10 @@ class Sessions(Protocol):
         return socket.socket(fileno=os.dup(self.descriptor(driver_connection)))
 
     def pipeline(self, driver_connection: Any) -> AbstractContextManager[Any] | None:
-        """A block in which the driver sends statements without a wait for their answers. None: it cannot."""
+        """A block in which the driver sends statements without a wait for their answers. None: it cannot.
+
+        It needs `Dialect.pipelines`.
+        """
         return None
 
     def is_quiet(self, driver_connection: Any) -> bool:

@@ -57,9 +57,11 @@ def functions(source: str) -> Iterator[ast.FunctionDef]:
 
 
 def _is_nothing(statement: ast.stmt) -> bool:
-    """A docstring, `...`, or what says that others implement it."""
+    """A docstring, `...`, `return`, or what says that others implement it."""
     if isinstance(statement, ast.Expr):
         return isinstance(statement.value, ast.Constant)
+    if isinstance(statement, ast.Return):
+        return statement.value is None or (isinstance(statement.value, ast.Constant) and statement.value.value is None)
     return isinstance(statement, ast.Pass | ast.Raise)
 
 

@@ -117,6 +117,13 @@ def test_help_is_there_at_once_for_it_imports_no_database() -> None:
     assert not loaded & {"sqlalchemy", "rich", "psycopg", "pymysql", "multiprocessing"}
 
 
+def test_a_shell_completes_commands() -> None:
+    asked = {"_CLAIMJOBS_COMPLETE": "bash_complete", "COMP_WORDS": "claimjobs st", "COMP_CWORD": "1"}
+    command = Path(sys.executable).with_name("claimjobs")
+    done = subprocess.run([command], env={**os.environ, **asked}, capture_output=True, text=True, check=False)
+    assert done.stdout.split() == ["plain,start-processing", "plain,status"]
+
+
 def test_the_version() -> None:
     assert claimjobs("--version").out == f"claimjobs, version {package.__version__}\n"
 

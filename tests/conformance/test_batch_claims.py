@@ -246,6 +246,7 @@ def make_plain(backend: Backend, kind: str) -> list[dict[str, Any]]:
     return rows
 
 
+@pytest.mark.each_value("kind", "each is written and compared in a way of its own")
 @pytest.mark.parametrize("kind", KEYS)
 def test_a_table_with_nothing_but_a_key_can_be_claimed_by_lease(backend: Backend, kind: str) -> None:
     make_plain(backend, kind)

@@ -171,3 +171,4 @@ def test_what_became_false_in_another_table_while_a_claim_ran_is_not_claimed(bac
         backend.run("DELETE FROM todo WHERE job_id = 1")
     claiming.join(120)
     assert found == [["0001", "0002"]]
+    assert "check again" in [phase.name for phase in queue.explain().phases]

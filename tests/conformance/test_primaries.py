@@ -49,6 +49,18 @@ class Primaries:
         return OneOfSeveral()
 
 
+@pytest.mark.requires("current reads")
+def test_a_new_session_waits_in_a_transaction_until_its_server_has_applied_all(backend: Backend) -> None:
+    """A server that is alone has no variable for it. So here it is one that each has."""
+
+    class Alone(type(backend.dialect.sessions)):  # type: ignore[misc]
+        waiting, as_before = "wait_timeout = 77", "wait_timeout = 78"
+
+    with backend.engine.connect() as connection:
+        Alone().catch_up(connection)
+        assert connection.exec_driver_sql("SELECT @@wait_timeout").scalar_one() == 78
+
+
 def queue_on_one_of_several(backend: Backend, **options: Any) -> Queue:
     return backend.queue(dialect=Primaries().dialect(backend.dialect), liveness=LEASE, **options)
 

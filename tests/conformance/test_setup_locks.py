@@ -44,6 +44,7 @@ def limit(backend: Backend) -> object:
         ).scalar_one()
 
 
+@pytest.mark.mariadb("it does not show who has a lock")
 def test_a_table_in_use_is_not_waited_for_and_its_user_is_named(in_use: tuple[Backend, int]) -> None:
     database, session = in_use
     before = limit(database)

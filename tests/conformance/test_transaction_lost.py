@@ -112,6 +112,8 @@ def test_a_batch_by_lease_has_no_connection(backend: Backend) -> None:
     queue.enqueue(jobs(1))
     with queue.claim() as batch, pytest.raises(NoOpenTransaction, match="hold='transaction'"):
         assert batch.connection
+    with queue.claim() as batch, pytest.raises(NoOpenTransaction, match="hold='transaction'"):
+        assert batch.session()
 
 
 def test_a_batch_that_is_over_reaches_no_other_ones_transaction(backend: Backend) -> None:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import io
 import json
+import logging
 from collections import Counter
 from dataclasses import replace
 
 import pytest
 from rich.console import Console
 
-from claimjobs.cli.screen import JsonLines, drawn, picture, summary_json, summary_lines
+from claimjobs.cli.screen import JsonLines, LiveTable, LogLines, drawn, picture, summary_json, summary_lines
 from claimjobs.report import Report
 from claimjobs.workers.progress import ProcessFigures, Snapshot, Summary
 
@@ -49,6 +50,22 @@ def test_a_process_that_is_over_is_not_called_replaced() -> None:
 RUNNING = Snapshot(
     phase="running", elapsed=9.0, consumers=(), generators=(), total=Report(done=75, dead=5), waiting=120, rate=2.0
 )
+
+
+def test_with_a_log_of_json_the_state_is_a_record_of_the_log(caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level("INFO", "claimjobs.screen"):
+        LogLines().update(RUNNING)
+    [record] = caplog.records
+    assert (vars(record)["event"], vars(record)["waiting"]) == ("progress", 120)
+
+
+def test_the_live_table_shows_the_last_state() -> None:
+    console = Console(file=io.StringIO(), width=92, force_terminal=True)
+    with LiveTable(console) as screen:
+        screen.update(RUNNING)
+    logging.getLogger().handlers.clear()
+    assert isinstance(console.file, io.StringIO)
+    assert "queue length 120" in console.file.getvalue()
 
 
 def shown(snapshot: Snapshot) -> str:
