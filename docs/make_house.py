@@ -28,9 +28,9 @@ SEAMS: Final = frozenset(
         "claimjobs/lease/lease_hold.py",
         "claimjobs/lease/transaction_hold.py",
         "claimjobs/settle/outcome_table.py",
-        "claimjobs/statements/batches.py",
+        "claimjobs/statements/claim_rows.py",
         "claimjobs/statements/side_car.py",
-        "claimjobs/table/batches.py",
+        "claimjobs/table/claim_rows.py",
         "claimjobs/table/record_description.py",
         "claimjobs/table/side_car_table.py",
     }

@@ -15,14 +15,14 @@ from claimjobs.claim.written_claim import ClaimedValues
 from claimjobs.dialects import DIALECTS, Dialect
 from claimjobs.dialects.types import Instant, database_now
 from claimjobs.options import Liveness
-from claimjobs.statements import batches, owners, pause, purge, settle
+from claimjobs.statements import claim_rows, owners, pause, purge, settle
 from claimjobs.statements import dead_jobs as dead
 from claimjobs.statements import idle as sleepers
 from claimjobs.statements import insert as inserts
 from claimjobs.statements.claim import claim, claim_batch
 from claimjobs.statements.find import Selection, find, how_many, keyset_order_of
 from claimjobs.statements.lock import find_and_lock, lock, lock_first, mark
-from claimjobs.table.batches import OpenBatches
+from claimjobs.table.claim_rows import ClaimRows
 from claimjobs.table.definitions import (
     DEFAULT_TABLE,
     FIRST_OWNER,
@@ -31,7 +31,7 @@ from claimjobs.table.definitions import (
     owner_table,
     queues_table,
 )
-from claimjobs.table.job_state import StateByBatches
+from claimjobs.table.job_state import StateByClaimRows
 from claimjobs.table.roles import ColumnRoles, roles_of
 from docs.sql_format import formatted
 
@@ -84,37 +84,39 @@ def built(family: str) -> dict[str, Any]:
 
 def _per_batch(by_row: ColumnRoles, dialect: Dialect, now: Any) -> dict[str, Any]:
     """The statements of claims="batches" that have no like above."""
-    ours = OpenBatches(batches_table(), by_row.name, by_row.key, dialect)
-    state = StateByBatches(column=by_row.state.column, values=by_row.state.values, owner=by_row.owner_id, batches=ours)
+    ours = ClaimRows(batches_table(), by_row.name, by_row.key, dialect)
+    state = StateByClaimRows(
+        column=by_row.state.column, values=by_row.state.values, owner=by_row.owner_id, batches=ours
+    )
     roles = replace(by_row, state=state, batches=ours)
     selection = Selection(roles.due(now), roles.default_order, batches=ours)
     target = settle.SettleGuard(roles, dialect, roles.guard)
     return {
         **_locks(roles, dialect, selection),
         **{f"{name} after": statement for name, statement in _searches(roles, dialect, selection).items()},
-        "record": batches.record(ours, owner_table()),
-        "open now": batches.open_now(ours),
+        "record": claim_rows.record(ours, owner_table()),
+        "open now": claim_rows.open_now(ours),
         **(_in_pipeline(roles, selection, ours) if dialect.pipelines else {}),
         **({"finish": settle.with_batch(settle.delete(target), ours)} if dialect.returns_what_it_writes else {}),
-        "close": batches.close(ours),
+        "close": claim_rows.close(ours),
         "done": settle.delete(target),
-        "locked": batches.locked(ours),
-        "numbered": batches.numbered(ours),
-        "shorten": batches.shorten(ours),
+        "locked": claim_rows.locked(ours),
+        "numbered": claim_rows.numbered(ours),
+        "shorten": claim_rows.shorten(ours),
         **({"still mine": settle.still_mine(target)} if dialect.returns_what_it_writes else {}),
         "used": owners.is_used(owner_table(), dialect, RecordInClaimRow(roles, ours).used),
-        "held": batches.held(ours),
-        "close all": batches.close_all(ours),
+        "held": claim_rows.held(ours),
+        "close all": claim_rows.close_all(ours),
     }
 
 
-def _in_pipeline(roles: ColumnRoles, selection: Selection, ours: OpenBatches) -> dict[str, Any]:
+def _in_pipeline(roles: ColumnRoles, selection: Selection, ours: ClaimRows) -> dict[str, Any]:
     order, read = keyset_order_of(selection), RowReader(roles, ours.dialect).parts
     assert order is not None  # noqa: S101 - the default order can be entered anywhere
     done = settle.with_batch(settle.delete(settle.SettleGuard(roles, ours.dialect, roles.guard)), ours)
     return {
         "at once": claim_batch(roles, ours.dialect, selection, order, batches=ours, owners=owner_table(), read=read),
-        "turn": batches.settle_and_check(done, ours),
+        "turn": claim_rows.settle_and_check(done, ours),
     }
 
 

@@ -248,11 +248,11 @@ TEXTS: Final[dict[str, tuple[str, str]]] = {
     ),
     "batch take": (
         "Claims per batch: find candidates and lock those that are free",
-        "It is the search of the other claims, without the jobs that are in an open batch.",
+        "It is the search of the other claims, without the jobs that are in a claim row.",
     ),
     "batch find": (
         "Claims per batch, phase 1: find candidates",
-        "It is the search of the other claims, without the jobs that are in an open batch.",
+        "It is the search of the other claims, without the jobs that are in a claim row.",
     ),
     "batch take after": (
         "Claims per batch: find and lock after a place in the order",
@@ -264,19 +264,19 @@ TEXTS: Final[dict[str, tuple[str, str]]] = {
     ),
     "batch lock": (
         "Claims per batch, phase 2: lock those that are free",
-        "It checks the predicate of the rows again. The open batches are looked at by the next statement.",
+        "It checks the predicate of the rows again. The claim rows are looked at by the next statement.",
     ),
     "batch record": (
         "Claims per batch: record the batch",
         "It begins after the rows were locked, and so it sees the batch of everybody who had locked them before. It "
-        "writes nothing if one of the jobs is in an open batch now, or if the owner was declared dead.",
+        "writes nothing if one of the jobs is in a claim row now, or if the owner was declared dead.",
     ),
     "batch used": (
         "Claims per batch: an owner registers: does anybody have its id",
-        "Instead of the claimed jobs the open batches are searched.",
+        "Instead of the claimed jobs the claim rows are searched.",
     ),
     "batch open now": (
-        "Claims per batch: which of the jobs are in an open batch now",
+        "Claims per batch: which of the jobs are in a claim row now",
         "It is sent where the batch was not recorded. The other jobs are then recorded.",
     ),
     "batch at once": (
@@ -285,8 +285,8 @@ TEXTS: Final[dict[str, tuple[str, str]]] = {
         "transaction, without BEGIN and COMMIT.",
     ),
     "batch turn": (
-        "Claims per batch, in a loop: settle the batch before, and look at the open batches again",
-        "It begins after the rows were locked. If one of them is in an open batch of another claim, it deletes the new "
+        "Claims per batch, in a loop: settle the batch before, and look at the claim rows again",
+        "It begins after the rows were locked. If one of them is in a claim row of another claim, it deletes the new "
         "batch. If it cannot settle all `:meant` jobs, it raises an error, so that both statements are rolled back; "
         "then the jobs are settled by the statements below.",
     ),

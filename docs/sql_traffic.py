@@ -13,7 +13,7 @@ import sqlalchemy as sa
 from claimjobs import Queue
 from claimjobs.lease.sleeper import WakeCondition
 from claimjobs.settle.outcomes import Outcomes
-from claimjobs.statements import batches
+from claimjobs.statements import claim_rows
 from claimjobs.table.definitions import article_table
 from docs.sql_statements import CAST, built, compiled
 from tests.backends import Backend
@@ -221,7 +221,7 @@ def _look_again(queue: Queue, keys: list[Any]) -> None:
     """It is sent by itself: two claims that meet at one job cannot be had at will."""
     ours = hold_of(queue)._backend.roles.batches
     assert ours is not None  # noqa: S101 - claims="batches"
-    hold_of(queue)._connector.rows(batches.open_now(ours), {"claimjobs_keys": keys, **ours.range_of(keys)})
+    hold_of(queue)._connector.rows(claim_rows.open_now(ours), {"claimjobs_keys": keys, **ours.range_of(keys)})
 
 
 def _live(queue: Queue) -> None:

@@ -8,7 +8,7 @@ from typing import Any, Final
 
 import sqlalchemy as sa
 
-from claimjobs.admin.stats import in_open_batches, read_pause
+from claimjobs.admin.stats import in_claim_rows, read_pause
 from claimjobs.database.clock import in_seconds
 from claimjobs.lease.checks import ClaimsCheck
 from claimjobs.statements import count
@@ -59,7 +59,7 @@ def read_backlog(
     def in_state(state: str) -> int:
         known = state in roles.state.can
         if state == CLAIMED and source.batches is not None:
-            return min(limit, in_open_batches(connection, backend))
+            return min(limit, in_claim_rows(connection, backend))
         statement = count.up_to(roles, state, rows.order(order), *rows.meeting(()))
         return int(connection.execute(statement, upper).scalar_one()) if known else 0
 

@@ -14,7 +14,7 @@ from claimjobs.database.transactions import savepoint
 from claimjobs.lease.checks import ClaimsCheck
 from claimjobs.lease.registry import OwnerState, dead_among, read_owners
 from claimjobs.statements import count, pause
-from claimjobs.statements.batches import how_many_jobs
+from claimjobs.statements.claim_rows import how_many_jobs
 from claimjobs.statements.job_rows import job_rows
 from claimjobs.table.backend import Backend
 from claimjobs.table.columns import CLAIMED, DEAD, DONE, STATES, UNCLAIMED
@@ -117,7 +117,7 @@ def read_stats(connection: sa.Connection, backend: Backend, now: sa.ColumnElemen
     paused, reason = read_pause(connection, backend)
     return Stats(
         unclaimed=jobs[UNCLAIMED],
-        claimed=jobs[CLAIMED] + in_open_batches(connection, backend),
+        claimed=jobs[CLAIMED] + in_claim_rows(connection, backend),
         done=jobs[DONE],
         dead=jobs[DEAD],
         oldest=_oldest(known[UNCLAIMED]),
@@ -167,8 +167,8 @@ def _held(connection: sa.Connection, backend: Backend) -> dict[int, int]:
     return {row.owner_id: row.jobs for row in rows if row.owner_id is not None}
 
 
-def in_open_batches(connection: sa.Connection, backend: Backend) -> int:
-    """How many jobs are in open batches."""
+def in_claim_rows(connection: sa.Connection, backend: Backend) -> int:
+    """How many jobs are in claim rows."""
     batches = backend.source.batches
     return 0 if batches is None else int(connection.scalar(how_many_jobs(batches)) or 0)
 

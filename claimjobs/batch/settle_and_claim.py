@@ -19,8 +19,8 @@ from claimjobs.database.transactions import commits_by_itself
 from claimjobs.dialects import Key
 from claimjobs.settle.outcomes import MANY, Outcomes
 from claimjobs.settle.settler import Settler, SomeLost, batch_parameters
-from claimjobs.statements.batches import settle_and_check
 from claimjobs.statements.claim import settled_by_the_dead
+from claimjobs.statements.claim_rows import settle_and_check
 
 
 class SettleAndClaim(ABC):
@@ -93,7 +93,7 @@ class SettleAndClaimInOne(SettleAndClaim):
 
 class SettleAndClaimInPipeline(SettleAndClaim):
     """Two statements in one round trip, if all jobs of a batch are done. The first claims the next batch. The second
-    settles the last one, and looks at the open batches again: it begins when the jobs are locked.
+    settles the last one, and looks at the claim rows again: it begins when the jobs are locked.
 
     In autocommit a pipeline is one transaction. So BEGIN and COMMIT are not sent either.
     """

@@ -17,18 +17,18 @@ from claimjobs.database.compiled_statement import CompiledStatement
 from claimjobs.database.transactions import lost_if_it_fails
 from claimjobs.dialects import Key
 from claimjobs.job import Job, key_of
-from claimjobs.statements import batches as statements
-from claimjobs.statements.batches import new_keys
+from claimjobs.statements import claim_rows as statements
 from claimjobs.statements.claim import claim_batch
+from claimjobs.statements.claim_rows import new_keys
 from claimjobs.statements.find import SIZE, KeysetOrder, Selection, keyset_order_of
 from claimjobs.table.backend import Backend
-from claimjobs.table.batches import OpenBatches
+from claimjobs.table.claim_rows import ClaimRows
 
 
 class BatchStatement(CursorStatement[CompiledStatement]):
-    """The statement. A second one must look at the open batches again, and be committed with it."""
+    """The statement. A second one must look at the claim rows again, and be committed with it."""
 
-    def __init__(self, backend: Backend, selection: Selection, batches: OpenBatches, order: KeysetOrder) -> None:
+    def __init__(self, backend: Backend, selection: Selection, batches: ClaimRows, order: KeysetOrder) -> None:
         super().__init__(selection, backend.dialect)
         self.batches, self.dialect = batches, backend.dialect
         self.reader = RowReader(backend.roles, backend.dialect, before=1)
@@ -75,7 +75,7 @@ class BatchStatement(CursorStatement[CompiledStatement]):
         return claimed._replace(jobs=jobs, found=request.limit, batch=claimed.batch if jobs else 0)
 
 
-def batch_statement(backend: Backend, selection: Selection, batches: OpenBatches) -> BatchStatement | None:
+def batch_statement(backend: Backend, selection: Selection, batches: ClaimRows) -> BatchStatement | None:
     """The statement, which is committed before its result is read; None where it cannot be used."""
     order = keyset_order_of(selection)
     if order is None or not (can_be_committed_unread(backend.roles) and backend.dialect.pipelines):
@@ -91,13 +91,13 @@ class BatchClaims(ClaimStrategy):
     """Claims by lease, recorded per batch.
 
     A row that was only locked is not changed, so the next claim that locks it is not told. Therefore it looks again at
-    the open batches under its locks: see `statements.batches.record`.
+    the claim rows under its locks: see `statements.claim_rows.record`.
     """
 
     needs_no_transaction = False
 
     def __init__(
-        self, backend: Backend, batches: OpenBatches, lock: JobLocks, at_once: BatchStatement | None = None
+        self, backend: Backend, batches: ClaimRows, lock: JobLocks, at_once: BatchStatement | None = None
     ) -> None:
         self.at_once = at_once
         """One statement for a claim that is sent together with a settle; None: there is none."""
@@ -122,7 +122,7 @@ class BatchClaims(ClaimStrategy):
         ]
 
     def _recorded(self, connection: sa.Connection, owner: int, number: int, jobs: list[Job]) -> list[Job]:
-        """Record those of the locked jobs that are in no open batch now, and return them. Raises OwnerDead."""
+        """Record those of the locked jobs that are in no claim row now, and return them. Raises OwnerDead."""
         if self._is_recorded(connection, owner, number, jobs):
             return jobs
         keys = [job.key for job in jobs]

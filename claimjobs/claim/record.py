@@ -12,10 +12,10 @@ import sqlalchemy as sa
 from claimjobs.database.compiled_statement import CompiledStatement
 from claimjobs.dialects import Key
 from claimjobs.job import key_of
-from claimjobs.statements import batches as claim_rows
+from claimjobs.statements import claim_rows
 from claimjobs.statements import owners as statements
 from claimjobs.table.backend import Backend
-from claimjobs.table.batches import OpenBatches
+from claimjobs.table.claim_rows import ClaimRows
 from claimjobs.table.columns import CLAIMED, UNCLAIMED
 from claimjobs.table.roles import ColumnRoles
 
@@ -114,7 +114,7 @@ class RowLocksOnly(RecordInRows):
 class RecordInClaimRow(ClaimRecord):
     """In one row of `claimjobs_batches` for all jobs of a claim: the claim row. A settle deletes it, or shortens it."""
 
-    def __init__(self, roles: ColumnRoles, batches: OpenBatches) -> None:
+    def __init__(self, roles: ColumnRoles, batches: ClaimRows) -> None:
         super().__init__(roles)
         self._batches = batches
         self._close = CompiledStatement(claim_rows.close(batches))

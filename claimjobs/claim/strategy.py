@@ -42,7 +42,7 @@ class ClaimResult(NamedTuple):
     suspects: bool = False
     """Whether these are suspects. Then fewer may be claimed than were wanted."""
     batch: int = 0
-    """The number of the open batch that records them; 0: the claim is recorded in their rows."""
+    """The number of the claim row that records them; 0: the claim is recorded in their rows."""
     end: After = None
     """The place of the last candidate, if it read as many as it might and others have locked all of them."""
 

@@ -30,7 +30,7 @@ from claimjobs.dialects.types import Instant, database_now
 from claimjobs.errors import ClaimjobsError, CrossedFork, ServerUnreachable
 from claimjobs.job import key_of
 from claimjobs.options import Liveness
-from claimjobs.statements import batches
+from claimjobs.statements import claim_rows
 from claimjobs.statements.find import Selection
 from claimjobs.statements.owners import me, of_process, this_process
 from claimjobs.table.backend import Backend
@@ -174,14 +174,14 @@ class FindOnReplica(FindThenLock):
         super().__init__(backend, selection, known)
         self._backend, self._replica = backend, replica
         self._open = backend.roles.batches
-        self._open_now = None if self._open is None else batches.open_now(self._open)
+        self._open_now = None if self._open is None else claim_rows.open_now(self._open)
 
     def lock(
         self, connection: sa.Connection, request: ClaimRequest, marked: Mapping[str, Any] = AS_IT_IS
     ) -> ClaimResult:
         rows = self._replica.rows(connection, self._backend, self._finder.of(request), request.find_parameters)
         if rows:
-            taken = self._in_open_batch(connection, rows)
+            taken = self._in_claim_row(connection, rows)
             claimed = self.lock_candidates(connection, rows, request, marked, taken=taken)
             self._replica.note_claim(len(claimed.jobs))
             if claimed.jobs:
@@ -192,11 +192,11 @@ class FindOnReplica(FindThenLock):
         phases = [*super().phases(request, keys)]
         if self._open is not None:
             given = {"claimjobs_keys": keys, **self._open.range_of(keys)}
-            phases.insert(1, Phase("read open batches", self._open_now, given))
+            phases.insert(1, Phase("read claim rows", self._open_now, given))
         return phases
 
-    def _in_open_batch(self, connection: sa.Connection, rows: Sequence[sa.Row[Any]]) -> set[Key]:
-        """Those of the candidates that are in an open batch: neither the replica nor a lock of their rows shows it."""
+    def _in_claim_row(self, connection: sa.Connection, rows: Sequence[sa.Row[Any]]) -> set[Key]:
+        """Those of the candidates that are in a claim row: neither the replica nor a lock of their rows shows it."""
         if self._open is None or self._open_now is None:
             return set()
         keys = [key_of(row[:-1]) for row in rows]

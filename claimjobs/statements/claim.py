@@ -8,7 +8,7 @@ from typing import Any, Final
 import sqlalchemy as sa
 
 from claimjobs.dialects import Dialect
-from claimjobs.statements.batches import record_found
+from claimjobs.statements.claim_rows import record_found
 from claimjobs.statements.column_encoding import Parts, encoded, flat
 from claimjobs.statements.find import (
     KEY,
@@ -23,7 +23,7 @@ from claimjobs.statements.find import (
 )
 from claimjobs.statements.lock import first_free, ownership
 from claimjobs.statements.owners import alive
-from claimjobs.table.batches import OpenBatches
+from claimjobs.table.claim_rows import ClaimRows
 from claimjobs.table.roles import ColumnRoles
 
 SETTLED: Final = "claimjobs_settled_count"
@@ -69,13 +69,13 @@ def claim_batch(
     selection: Selection,
     order: KeysetOrder,
     *,
-    batches: OpenBatches,
+    batches: ClaimRows,
     owners: sa.Table,
     read: Parts,
 ) -> sa.Select[Any]:
     """As `claim`, but no job is written: `me` gets the batch `number` with their keys.
 
-    The next statement of the transaction must look at the open batches again: see `batches.settle_and_check`.
+    The next statement of the transaction must look at the claim rows again: see `claim_rows.settle_and_check`.
     """
     owner_alive = _alive(roles, dialect, alive(owners), None)
     columns = flat(read)

@@ -9,7 +9,7 @@ import sqlalchemy as sa
 
 from claimjobs.dialects import Dialect
 from claimjobs.dialects.types import database_now
-from claimjobs.statements import batches
+from claimjobs.statements import claim_rows
 from claimjobs.statements.owners import claimed_by_nobody, silent
 from claimjobs.table.columns import CLAIMED, UNCLAIMED
 from claimjobs.table.roles import ColumnRoles
@@ -51,7 +51,7 @@ def retries(roles: ColumnRoles, now: sa.ColumnElement[Any], *where: sa.ColumnEle
 def by_owner(roles: ColumnRoles) -> sa.Select[Any]:
     """One row for each owner that holds jobs: `owner_id`, `jobs`."""
     if roles.batches is not None:
-        return batches.by_owner(roles.batches)
+        return claim_rows.by_owner(roles.batches)
     owner = roles.need("owner_id", "counting what owners hold")
     columns: tuple[Any, ...] = (owner.label("owner_id"), sa.func.count().label("jobs"))
     return sa.select(*columns).where(roles.state.is_(CLAIMED)).group_by(owner)

@@ -13,7 +13,7 @@ from sqlalchemy.sql import operators
 from sqlalchemy.sql.elements import BinaryExpression, BooleanClauseList, Grouping, Null
 
 from claimjobs.dialects import Dialect
-from claimjobs.table.batches import OpenBatches
+from claimjobs.table.claim_rows import ClaimRows
 from claimjobs.table.columns import UNCLAIMED
 from claimjobs.table.roles import ColumnRoles
 
@@ -53,8 +53,8 @@ class Selection:
     order: Sequence[sa.ColumnElement[Any]]
     after: Sequence[sa.ColumnElement[bool]] = ()
     """The rows after the place, as ranges that follow one another in the order. Empty: all rows."""
-    batches: OpenBatches | None = None
-    """The open batches, where the row of a job does not say that it is claimed. Only a search looks at them."""
+    batches: ClaimRows | None = None
+    """The claim rows, where the row of a job does not say that it is claimed. Only a search looks at them."""
     place: Mapping[sa.Column[Any], Any] | None = None
     """The parameters of the place for the columns of the order, if all ascend. None: there is none, or one descends."""
     in_sweeps: bool = False

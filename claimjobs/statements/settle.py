@@ -9,9 +9,9 @@ from typing import Any, TypeVar, cast
 import sqlalchemy as sa
 
 from claimjobs.dialects import Dialect, Key
-from claimjobs.statements.batches import close
+from claimjobs.statements.claim_rows import close
 from claimjobs.statements.find import counted
-from claimjobs.table.batches import OpenBatches
+from claimjobs.table.claim_rows import ClaimRows
 from claimjobs.table.columns import DEAD, DONE, UNCLAIMED
 from claimjobs.table.roles import ColumnRoles
 
@@ -51,7 +51,7 @@ def keep(target: SettleGuard, now: sa.ColumnElement[Any]) -> sa.Update:
     return _guarded(sa.update(roles.table).values(values), target)
 
 
-def with_batch(write: Write, batches: OpenBatches) -> Write:
+def with_batch(write: Write, batches: ClaimRows) -> Write:
     """The write, which also closes the batch that has these jobs: it writes none if `me` does not hold that batch.
 
     The batch is closed first, because the write asks whether it was. It needs a database that `returns_what_it_writes`.

@@ -12,7 +12,7 @@ from claimjobs.dialects import Dialect
 from claimjobs.statements.count import counts
 from claimjobs.statements.find import SIZE, SUSPECT, Selection, first, keyset_order_of
 from claimjobs.statements.lock import first_free
-from claimjobs.table.batches import OpenBatches
+from claimjobs.table.claim_rows import ClaimRows
 from claimjobs.table.columns import DONE, UNCLAIMED
 from claimjobs.table.roles import ColumnRoles
 
@@ -93,7 +93,7 @@ def how_many(pair: SideCarJoin, selection: Selection) -> sa.Select[Any]:
 def free(pair: SideCarJoin, columns: Sequence[Any]) -> sa.Select[Any]:
     """These columns of those of the rows `keys` that are not claimed; then failed attempts.
 
-    One statement looks at open batches and at the side-car: a settle may bring a job from one to the other in between.
+    One statement looks at claim rows and at the side-car: a settle may bring a job from one to the other in between.
     """
     attempts = sa.func.coalesce(pair.in_claim(pair.attempts), 0)
     rows = sa.select(*columns, attempts.label(ATTEMPTS)).where(pair.dialect.among(pair.source.key, "claimjobs_keys"))
@@ -152,8 +152,8 @@ def unclaimed(pair: SideCarJoin) -> sa.ColumnElement[bool]:
 
 
 def left_behind(pair: SideCarJoin) -> sa.Select[Any]:
-    """The rows in open batches of `me` that are neither done nor dead: their keys, then failed attempts."""
-    theirs = cast(OpenBatches, pair.source.batches)  # with a side-car each claim is one
+    """The rows in claim rows of `me` that are neither done nor dead: their keys, then failed attempts."""
+    theirs = cast(ClaimRows, pair.source.batches)  # with a side-car each claim is one
     mine = theirs.contain(theirs.of(sa.bindparam("claimjobs_me", type_=sa.Integer)))
     rows = sa.select(*pair.source.key, sa.func.coalesce(pair.in_claim(pair.attempts), 0))
     said = sa.case((pair.claims.state.columns_say(UNCLAIMED), 1), else_=0)

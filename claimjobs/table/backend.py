@@ -21,7 +21,7 @@ from claimjobs.errors import (
     not_consumer,
 )
 from claimjobs.table import acceptance
-from claimjobs.table.batches import OpenBatches
+from claimjobs.table.claim_rows import ClaimRows
 from claimjobs.table.columns import Columns
 from claimjobs.table.ddl import side_car_name
 from claimjobs.table.definitions import (
@@ -33,7 +33,7 @@ from claimjobs.table.definitions import (
     owner_table,
     queues_table,
 )
-from claimjobs.table.job_state import StateByBatches
+from claimjobs.table.job_state import StateByClaimRows
 from claimjobs.table.reflection import TableLike, collated, columns_in_database, map_of, resolve
 from claimjobs.table.roles import REQUIRED, ColumnRoles, key_index, quote_of, roles_of
 
@@ -71,7 +71,7 @@ class Backend:
 
     @cached_property
     def batches(self) -> sa.Table:
-        """The table of open batches, beside the owners."""
+        """The table of claim rows, beside the owners."""
         return batches_table(sa.MetaData(schema=self.owners.schema))
 
     @property
@@ -141,17 +141,17 @@ def inspect_table(
             acceptance.check_key(connection, found, roles)
             acceptance.check_columns(connection, found, roles)
         if per_batch or side_car:
-            batches = OpenBatches(batches_table(place.metadata), roles.claims, roles.key, dialect or found)
+            batches = ClaimRows(batches_table(place.metadata), roles.claims, roles.key, dialect or found)
             source = source and replace(source, batches=replace(batches, key=source.key))
             roles = _per_batch(roles, batches)
         backend = Backend(dialect or found, roles, owner_table(place.metadata), place.schema, False, source)
         return _leased(connection, backend, mapped=given is not None) if by_lease else backend
 
 
-def _per_batch(roles: ColumnRoles, batches: OpenBatches) -> ColumnRoles:
-    """The roles for claims per batch, which are these open batches."""
+def _per_batch(roles: ColumnRoles, batches: ClaimRows) -> ColumnRoles:
+    """The roles for claims per batch, which are these claim rows."""
     state = roles.state
-    by_batches = StateByBatches(column=state.column, values=state.values, owner=state.owner, batches=batches)
+    by_batches = StateByClaimRows(column=state.column, values=state.values, owner=state.owner, batches=batches)
     return replace(roles, state=by_batches, batches=batches)
 
 

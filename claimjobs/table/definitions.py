@@ -202,7 +202,7 @@ def queues_table(metadata: sa.MetaData | None = None) -> sa.Table:
 
 
 def batches_table(metadata: sa.MetaData | None = None) -> sa.Table:
-    """The table of open batches, for claims per batch: one row for each claim that is not settled yet."""
+    """The table of claim rows, for claims per batch: one row for each claim that is not settled yet."""
     return sa.Table(
         BATCHES_TABLE,
         metadata or sa.MetaData(),
@@ -225,7 +225,7 @@ def batches_table(metadata: sa.MetaData | None = None) -> sa.Table:
 
 
 def shared_tables(schema: str | None = None) -> list[sa.Table]:
-    """The tables that all queues of a schema share: the owners, the queues, and the open batches.
+    """The tables that all queues of a schema share: the owners, the queues, and the claim rows.
 
     `schema`: that of the tables of jobs; None: the one that names without a schema mean.
     """

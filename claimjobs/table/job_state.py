@@ -10,7 +10,7 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from claimjobs.table.batches import OpenBatches
+from claimjobs.table.claim_rows import ClaimRows
 from claimjobs.table.columns import CLAIMED, STATES, UNCLAIMED
 
 Column = sa.Column[Any]
@@ -101,13 +101,13 @@ class State:
 
 
 @dataclass(frozen=True, kw_only=True)
-class StateByBatches(State):
-    """The state of a job whose claims are open batches: it is claimed while it is in one of them.
+class StateByClaimRows(State):
+    """The state of a job whose claims are claim rows: it is claimed while it is in one of them.
 
     Its columns say `unclaimed` meanwhile. A row whose columns say `claimed` is held by another program.
     """
 
-    batches: OpenBatches
+    batches: ClaimRows
 
     def is_(self, state: str) -> sa.ColumnElement[bool]:
         if state == CLAIMED:

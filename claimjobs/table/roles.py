@@ -13,7 +13,7 @@ import sqlalchemy as sa
 from claimjobs.database.inspector import inspector_of
 from claimjobs.dialects import dialect_of
 from claimjobs.errors import ColumnMissing, ColumnUnfit, KeyUnfit, Quote, StateMissing, UnfitTable, unique_index
-from claimjobs.table.batches import OpenBatches
+from claimjobs.table.claim_rows import ClaimRows
 from claimjobs.table.columns import CLAIMED, DEAD, DONE, ROLES, STATES, UNCLAIMED, Columns
 from claimjobs.table.job_state import Column, State
 
@@ -49,8 +49,8 @@ class ColumnRoles:
     """The index through which a row is found by its key; None: the primary key."""
     depend_on_zone: bool = False
     """Whether a statement on the table depends on the time zone of the session."""
-    batches: OpenBatches | None = None
-    """The open batches, if these are the claims (`claims="batches"`)."""
+    batches: ClaimRows | None = None
+    """The claim rows, if these are the claims (`claims="batches"`)."""
     quote: Quote = str
     """Writes a name as the database needs it in a statement."""
     recorded_as: str | None = None
@@ -91,7 +91,7 @@ class ColumnRoles:
 
     @property
     def free(self) -> sa.ColumnElement[bool]:
-        """The predicate of a job that is in no open batch. True if the columns of a job say whether it is claimed."""
+        """The predicate of a job that is in no claim row. True if the columns of a job say whether it is claimed."""
         return sa.true() if self.batches is None else self.batches.without()
 
     @property

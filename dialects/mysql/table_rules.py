@@ -70,7 +70,7 @@ _OLDEST: Final = sa.text(
 
 class MySQLTableRules(TableRules):
     # A driver reads a TIME as a duration, which SQLAlchemy turns into a time of day, and a SET in any order. JSON_TABLE
-    # changes the bits of a BIT: a key in an open batch was not found there, and claimed again.
+    # changes the bits of a BIT: a key in a claim row was not found there, and claimed again.
     exact_types = (*TableRules.exact_types, mysql.YEAR)
     inexact_types = (*TableRules.inexact_types, sa.Time, mysql.SET, mysql.BIT)
 

@@ -18,7 +18,7 @@ from claimjobs import ClaimjobsError, Queue, make, tables_for
 from claimjobs.options import ClaimsKind
 from servers import containers, programs
 from servers.pgbouncer import PgBouncer
-from tests.chaos import audit, open_batches, work
+from tests.chaos import audit, claim_rows, work
 from tests.chaos.engines import engine_to
 from tests.chaos.fleet import Formation, Group, Overdue, Road, Settings, all_ended, bare, supervised, until
 from tests.chaos.namespace import Namespace
@@ -128,7 +128,7 @@ class Arena:
     @property
     def claimed(self) -> str:
         """The predicate of a job that is claimed, in SQL."""
-        return open_batches.claimed(postgres=self.postgres) if self.per_batch else "status = 'claimed'"
+        return claim_rows.claimed(postgres=self.postgres) if self.per_batch else "status = 'claimed'"
 
     # --- groups ----------------------------------------------------------------------------------------
 
@@ -228,7 +228,7 @@ class Arena:
             "SELECT o.pid, count(j.id) FROM claimjobs_owners o "
             "LEFT JOIN jobs j ON j.owner_id = o.id AND j.status = 'claimed' WHERE o.died IS NULL GROUP BY o.pid"
         )
-        return {row[0]: int(row[1]) for row in self.ask(open_batches.OWNERS if self.per_batch else in_rows)}
+        return {row[0]: int(row[1]) for row in self.ask(claim_rows.OWNERS if self.per_batch else in_rows)}
 
     def ran_since(self, at: float) -> set[int]:
         """The processes that have executed a job since then."""

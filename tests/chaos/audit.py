@@ -13,8 +13,8 @@ from typing import Any, Final
 import sqlalchemy as sa
 
 from claimjobs.options import ClaimsKind
-from tests.chaos import open_batches
-from tests.chaos.open_batches import Move
+from tests.chaos import claim_rows
+from tests.chaos.claim_rows import Move
 
 METADATA: Final = sa.MetaData()
 
@@ -44,7 +44,7 @@ MOVES: Final = sa.Table(
     sa.Column("new_status", sa.String(10), comment="NULL: the job is done and gone"),
     sa.Column("session", sa.Integer, nullable=False, comment="of the database, or number of the client"),
     sa.Column("at", sa.Double, nullable=False),
-    sa.Column("undoable", sa.BigInteger, comment="see open_batches.Move"),
+    sa.Column("undoable", sa.BigInteger, comment="see claim_rows.Move"),
 )
 """Every change of a job's status or owner, written by a trigger in the transaction that made it."""
 
@@ -134,7 +134,7 @@ def install(engine: sa.Engine, claims: ClaimsKind = "rows") -> None:
     """Make the tables and the triggers, on tables of claimjobs that are there already."""
     METADATA.create_all(engine)
     name, postgres = engine.dialect.name, engine.dialect.name == "postgresql"
-    of_batches = open_batches.triggers(NOW[name], postgres=postgres) if claims == "batches" else ()
+    of_batches = claim_rows.triggers(NOW[name], postgres=postgres) if claims == "batches" else ()
     with engine.begin() as connection:
         for statement in (*(_POSTGRES if postgres else _MYSQL), *of_batches):
             connection.exec_driver_sql(statement).close()
@@ -322,7 +322,7 @@ def read(engine: sa.Engine, claims: ClaimsKind = "rows") -> Story:
         moves = [Move(*row) for row in connection.execute(sa.select(*columns).order_by(MOVES.c.id))]
         return Story(
             runs=list(connection.execute(sa.select(RUNS).order_by(RUNS.c.id))),
-            moves=open_batches.as_in_rows(moves) if claims == "batches" else moves,
+            moves=claim_rows.as_in_rows(moves) if claims == "batches" else moves,
             sessions={(row.owner, row.session) for row in sessions},
             pids={row.owner: row.pid for row in sessions},
             deaths=deaths,

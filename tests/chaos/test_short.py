@@ -20,10 +20,10 @@ import servers
 from claimjobs.options import ClaimsKind
 from tests.chaos import audit
 from tests.chaos.arena import Arena, own_server
+from tests.chaos.claim_rows import Move, as_in_rows
 from tests.chaos.faults import Fault, disk, network, processes, server, work
 from tests.chaos.faults.fault import Ticket
 from tests.chaos.fleet import ROOT, Formation, until
-from tests.chaos.open_batches import Move, as_in_rows
 from tests.chaos.verdict import run
 from tests.chaos.work import KILLS, RAISES
 
@@ -160,7 +160,7 @@ def test_the_audit_misses_a_job_that_is_gone() -> None:
     assert story.lost(frozenset()) == [1, 2]
 
 
-def test_the_audit_sees_a_job_in_two_open_batches() -> None:
+def test_the_audit_sees_a_job_in_two_claim_rows() -> None:
     story = _story(
         _move(1, None, "unclaimed"),
         _move(1, "unclaimed", "claimed", new=OWNER),

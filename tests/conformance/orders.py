@@ -56,7 +56,7 @@ def keys(batch: Any) -> list[Any]:
 
 
 def claims(backend: Backend) -> dict[int, str]:
-    """The status of each key in the side-car, and of each that is in an open batch."""
+    """The status of each key in the side-car, and of each that is in a claim row."""
     batches = [row["keys"] for row in backend.rows(BATCHES_TABLE)]
     held = [json.loads(keys) if isinstance(keys, str) else keys for keys in batches]
     said = {row["id"]: row["status"] for row in backend.rows("orders_claims")}

@@ -30,8 +30,8 @@ def per_batch(backend: Backend, *args: Any, **options: Any) -> Queue:
     return backend.queue(*args, claims="batches", **options)
 
 
-def open_batches(backend: Backend) -> list[tuple[int, int]]:
-    """The owner and the number of jobs of each open batch; the empty ones that owners begin with are left out."""
+def claim_rows(backend: Backend) -> list[tuple[int, int]]:
+    """The owner and the number of jobs of each claim row; the empty ones that owners begin with are left out."""
     return [(row["owner_id"], row["jobs"]) for row in backend.rows(BATCHES_TABLE) if row["jobs"]]
 
 
@@ -65,13 +65,13 @@ def test_a_claim_is_one_row_and_a_settle_removes_it(backend: Backend) -> None:
     queue = per_batch(backend)
     queue.enqueue(jobs(5))
     with queue.claim(3) as batch:
-        assert open_batches(backend) == [(queue.owner_id, 3)]
+        assert claim_rows(backend) == [(queue.owner_id, 3)]
         assert states(backend) == ["unclaimed"] * 5
         assert [row["owner_id"] for row in backend.rows()] == [None] * 5
         stats = queue.stats()
         assert (stats.unclaimed, stats.claimed, stats.owners[0].jobs) == (2, 3, 3)
         batch.done()
-    assert open_batches(backend) == []
+    assert claim_rows(backend) == []
     assert [row["d"] for row in backend.rows()] == ["0003", "0004"]
 
 
@@ -98,7 +98,7 @@ def test_a_claim_looks_again_under_its_locks(backend: Backend) -> None:
     with before_each(engine, f"INSERT INTO {BATCHES_TABLE}", claimed_by_another):
         batch = queue.claim(4)
     assert [job.key for job in batch] == [keys[0], keys[3]]
-    assert sorted(open_batches(backend)) == sorted([(queue.owner_id, 2), (THEIRS["owner_id"], 2)])
+    assert sorted(claim_rows(backend)) == sorted([(queue.owner_id, 2), (THEIRS["owner_id"], 2)])
     backend.may_leave_owners = True
 
 
@@ -124,7 +124,7 @@ def test_a_dead_owner_claims_under_a_new_id(backend: Backend) -> None:
     declare_dead(backend, before)
     with queue.claim(1) as batch:
         batch.done()
-        assert open_batches(backend) == [(queue.owner_id, 1)]
+        assert claim_rows(backend) == [(queue.owner_id, 1)]
     assert queue.owner_id > before
     backend.may_leave_owners = True
 
@@ -134,12 +134,12 @@ def test_what_a_dead_owner_held_is_claimed_again_and_its_settle_is_refused(backe
     first.enqueue(jobs(2))
     lost = first.claim(2)
     assert second.reclaim_owner(first.owner_id) == 2
-    assert open_batches(backend) == []
+    assert claim_rows(backend) == []
     assert len(second.claim(2)) == 1  # suspects: one of them may have killed its owner
     with lost as batch:
         batch.done()
     assert len(batch.lost) == 2
-    assert open_batches(backend) == [(second.owner_id, 1)]
+    assert claim_rows(backend) == [(second.owner_id, 1)]
     assert len(backend.rows()) == 2
 
 
@@ -150,7 +150,7 @@ def test_only_rows_that_are_there_keep_a_dead_owner(backend: Backend) -> None:
     backend.run("DELETE FROM jobs WHERE d = '0001'")
     backend.run("UPDATE jobs SET status = 'dead' WHERE d = '0002'")
     assert second.reclaim_owner(first.owner_id) == 1
-    assert open_batches(backend) == []
+    assert claim_rows(backend) == []
     assert backend.rows(OWNER_TABLE) == []
     batch.settle()
     assert len(batch.lost) == 3
@@ -165,7 +165,7 @@ def test_each_outcome(backend: Backend) -> None:
         batch.release(batch[2])
         batch.fail(batch[3], "worse", retry=False)
         batch.release(batch[4])
-    assert open_batches(backend) == []
+    assert claim_rows(backend) == []
     found = {row["d"]: (row["status"], row["attempts"]) for row in backend.rows()}
     assert (found["0001"], found["0003"]) == (("unclaimed", 1), ("dead", 1))
     assert found["0002"] == found["0004"] == found["0005"] == ("unclaimed", 0)
@@ -183,7 +183,7 @@ def test_rows_that_were_changed_or_deleted_meanwhile_are_lost(backend: Backend, 
     assert sorted(job["d"] for job in batch.lost) == ["0001", "0002"]
     left = {row["d"]: row["status"] for row in backend.rows()}
     assert left == {"0002": "dead", **({"0000": "done", "0003": "done"} if on_done == "keep" else {})}
-    assert open_batches(backend) == []
+    assert claim_rows(backend) == []
 
 
 def test_close_releases(backend: Backend) -> None:
@@ -203,7 +203,7 @@ def test_the_batches_of_a_loop(backend: Backend) -> None:
             seen += [job["d"] for job in batch]
             batch.done()
     assert sorted(seen) == [f"{number:04}" for number in range(250)]
-    assert (queue.report.done, queue.report.lost, open_batches(backend)) == (250, 0, [])
+    assert (queue.report.done, queue.report.lost, claim_rows(backend)) == (250, 0, [])
 
 
 def test_suspects_are_claimed_in_halves(backend: Backend) -> None:
@@ -332,7 +332,7 @@ def test_an_owner_whose_settle_is_not_committed_is_not_reclaimed(backend: Backen
     assert backend.rows(OWNER_TABLE) == []
 
 
-def test_a_search_is_fast_whatever_the_server_expects_in_the_open_batches(backend: Backend) -> None:
+def test_a_search_is_fast_whatever_the_server_expects_in_the_claim_rows(backend: Backend) -> None:
     """After an ANALYZE the server expected 800,000 keys, and compared each job with each key."""
     if backend.family != "postgres":
         pytest.skip(f"{backend.name} makes a table of the keys in any case")
@@ -379,7 +379,7 @@ def keys_of(batch: Batch) -> list[Any]:
 
 
 def ranges(backend: Backend) -> list[tuple[int, int]]:
-    """The first and the last key of each open batch."""
+    """The first and the last key of each claim row."""
     return sorted((row["first_key"], row["last_key"]) for row in backend.rows(BATCHES_TABLE) if row["jobs"])
 
 
@@ -392,7 +392,7 @@ ORDERS: dict[str, Any] = {
 
 
 @pytest.mark.parametrize("order", ORDERS)
-def test_no_claim_after_a_place_takes_what_is_in_an_open_batch(backend: Backend, order: str) -> None:
+def test_no_claim_after_a_place_takes_what_is_in_a_claim_row(backend: Backend, order: str) -> None:
     """Such a claim reads only batches with larger keys, for jobs with the priority of the place."""
     queue, other = (per_batch(backend, order_by=ORDERS[order]) for _ in range(2))
     queue.enqueue([{**job, "priority": number % 2} for number, job in enumerate(jobs(20))])

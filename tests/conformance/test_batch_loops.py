@@ -16,8 +16,8 @@ from tests.conformance.owners import declare_dead, still
 from tests.conformance.test_batch_claims import (
     KEYS,
     before_each,
+    claim_rows,
     make_plain,
-    open_batches,
     open_their_batch,
     per_batch,
 )
@@ -34,17 +34,17 @@ def test_keys_of_each_kind(backend: Backend, kind: str) -> None:
     seen = []
     for batch in queue.batches(1, drain=True):
         seen += [job.key for job in batch]
-        assert open_batches(backend) == [(queue.owner_id, 1)]
+        assert claim_rows(backend) == [(queue.owner_id, 1)]
         with batch:
             batch.done()
     assert len(seen) == len(set(seen)) == len(rows)
     assert backend.rows("plain") == []
-    assert open_batches(backend) == []
+    assert claim_rows(backend) == []
 
 
 @pytest.mark.parametrize(("taken", "left"), [([3], [2]), ([2, 3], [4, 5])])
 def test_what_another_claim_took_meanwhile_is_left_to_it(backend: Backend, taken: list[int], left: list[int]) -> None:
-    """The second statement of the round trip looks at the open batches when the jobs are locked."""
+    """The second statement of the round trip looks at the claim rows when the jobs are locked."""
     if not backend.dialect.pipelines:
         pytest.skip(f"on {backend.name} a loop claims as every claim does")
     engine = backend.new_engine()
@@ -62,7 +62,7 @@ def test_what_another_claim_took_meanwhile_is_left_to_it(backend: Backend, taken
     assert [row["id"] for row in backend.rows()] == keys[2:]
     with next(loop) as second:
         assert [job.key for job in second] == [keys[number] for number in left]
-        assert (queue.owner_id, len(left)) in open_batches(backend)
+        assert (queue.owner_id, len(left)) in claim_rows(backend)
         second.done()
     assert not second.lost
     loop.close()
@@ -83,7 +83,7 @@ def test_a_job_that_is_gone_is_lost_and_the_others_are_settled(backend: Backend,
         lost += [(number, job["d"]) for job in batch.lost]
     assert sorted(seen) == [f"{number:04}" for number in range(20)]
     assert lost == [(LATER, seen[2 * LATER - 2])]
-    assert (queue.report.done, open_batches(backend)) == (19, [])
+    assert (queue.report.done, claim_rows(backend)) == (19, [])
     assert len(backend.rows()) == (19 if on_done == "keep" else 0)
 
 
@@ -119,7 +119,7 @@ def test_a_batch_that_was_reclaimed_meanwhile_is_lost(backend: Backend) -> None:
         late.done()
     assert len(late.lost) == 2
     loop.close()
-    assert open_batches(backend) == []
+    assert claim_rows(backend) == []
     assert len(backend.rows()) == 20 - 2 * LATER
     backend.may_leave_owners = True
 
@@ -141,4 +141,4 @@ def test_whoever_listens_hears_each_statement_from_then_on(backend: Backend) -> 
         assert not batch.lost
         assert (len(heard) > before) == (number >= LATER)
     assert sorted(seen) == [f"{number:04}" for number in range(20)]
-    assert (backend.rows(), open_batches(backend)) == ([], [])
+    assert (backend.rows(), claim_rows(backend)) == ([], [])

@@ -15,7 +15,7 @@ from tests.backends import Backend
 from tests.conformance.jobs import jobs, names
 from tests.conformance.owners import still
 from tests.conformance.refusals import refusal, refused_after
-from tests.conformance.test_batch_claims import open_batches, open_their_batch, per_batch
+from tests.conformance.test_batch_claims import claim_rows, open_their_batch, per_batch
 from tests.conformance.test_batch_loops import LATER
 
 GATE = 26_118
@@ -102,7 +102,7 @@ def test_a_settle_and_a_claim_per_batch_in_one_round_trip(backend: Backend) -> N
     assert [row["id"] for row in backend.rows()] == keys[8:]
     with next(loop) as fifth:
         assert [job.key for job in fifth] == keys[9:11]
-        assert open_batches(backend) == [(open_batches(backend)[0][0], 1), (queue.owner_id, 2)]
+        assert claim_rows(backend) == [(claim_rows(backend)[0][0], 1), (queue.owner_id, 2)]
         fifth.done()
     loop.close()
     backend.run(f"DELETE FROM {BATCHES_TABLE} WHERE jobs > 0")

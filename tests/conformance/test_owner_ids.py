@@ -17,7 +17,7 @@ from claimjobs.table.definitions import FIRST_OWNER, OWNER_TABLE
 from tests.backends import Backend
 from tests.conformance.jobs import jobs
 from tests.conformance.owners import hold_of, still
-from tests.conformance.test_batch_claims import THEIRS, open_batches, open_their_batch
+from tests.conformance.test_batch_claims import THEIRS, claim_rows, open_their_batch
 from tests.conformance.test_reclaim import hold
 from tests.conformance.test_rights import account
 
@@ -51,7 +51,7 @@ def both_look_for_an_id(engine: sa.Engine) -> Iterator[None]:
 
 
 @pytest.mark.parametrize("claims", ["batches", "rows"])
-def test_an_id_that_open_batches_or_claimed_jobs_have_is_given_to_nobody(backend: Backend, claims: Any) -> None:
+def test_an_id_that_claim_rows_or_claimed_jobs_have_is_given_to_nobody(backend: Backend, claims: Any) -> None:
     queue, other = (backend.queue(claims=claims, bind=backend.new_engine()) for _ in range(2))
     queue.enqueue(jobs(2))
     if claims == "rows":
@@ -105,7 +105,7 @@ def test_who_may_not_move_a_sequence_is_told_the_statement(backend: Backend) -> 
                 _ = queue.owner_id
             backend.run(str(told.value).split("`")[1])
         assert queue.owner_id > USED
-        assert open_batches(backend)
+        assert claim_rows(backend)
         queue.close()
 
 

@@ -155,10 +155,10 @@ def test_what_the_replica_lists_too_late_is_not_claimed_and_what_it_lacks_is(
     assert not queue.claim(5).jobs
 
 
-def test_jobs_of_an_open_batch_that_the_replica_does_not_show_hide_no_others(
+def test_jobs_of_a_claim_row_that_the_replica_does_not_show_hide_no_others(
     pair: Pair, queue_at: Callable[..., Queue]
 ) -> None:
-    """Nothing is written in their rows: only the open batches of the primary tell that they are claimed."""
+    """Nothing is written in their rows: only the claim rows of the primary tell that they are claimed."""
     queue, other, direct = (queue_at(claims="batches", **more) for more in ({}, {}, {"candidates": None}))
     queue.enqueue(jobs(30))
     pair.wait_until_it_follows()

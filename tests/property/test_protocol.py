@@ -297,7 +297,7 @@ class Protocol(RuleBasedStateMachine):
             job.narrow(row.run_at)
 
     @invariant()
-    def no_job_is_in_two_open_batches(self) -> None:
+    def no_job_is_in_two_claim_rows(self) -> None:
         keys = [key for batch in self._batches() for key in batch.keys_]
         assert len(keys) == len(set(keys))
 

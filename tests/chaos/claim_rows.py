@@ -33,7 +33,7 @@ _LISTED_MYSQL: Final = "JSON_TABLE({}.`keys`, '$[*]' COLUMNS (job INT PATH '$'))
 
 
 def claimed(*, postgres: bool) -> str:
-    """The predicate of a job that is in an open batch."""
+    """The predicate of a job that is in a claim row."""
     listed = (_LISTED_POSTGRES if postgres else _LISTED_MYSQL).format("b")
     job = "listed.job::int" if postgres else "listed.job"
     return f"id IN (SELECT {job} FROM claimjobs_batches b CROSS JOIN {listed})"

@@ -1,6 +1,6 @@
 """Claims per batch: a claim is one row of `claimjobs_batches` with the keys of its jobs, and no job is written.
 
-A job is claimed while its key is in such a row, which is an open batch. A settle deletes the row.
+A job is claimed while its key is in such a row, which is a claim row. A settle deletes the row.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from claimjobs.dialects import Dialect
 
 
 @dataclass(frozen=True)
-class OpenBatches:
-    """The open batches of one queue."""
+class ClaimRows:
+    """The claim rows of one queue."""
 
     table: sa.Table
     """`claimjobs_batches`."""
@@ -48,7 +48,7 @@ class OpenBatches:
         return predicate
 
     def without(self, after: Mapping[sa.Column[Any], Any] | None = None) -> sa.ColumnElement[bool]:
-        """The predicate of a job that is in no open batch, for jobs after this place (None: for all). A place is the
+        """The predicate of a job that is in no claim row, for jobs after this place (None: for all). A place is the
         values of columns in whose order, which ascends, the jobs are read.
 
         A job with the values of the place in all columns before the key has a larger key than the place. So it is in no
