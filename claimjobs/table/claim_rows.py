@@ -1,6 +1,6 @@
 """Claims per batch: a claim is one row of `claimjobs_batches` with the keys of its jobs, and no job is written.
 
-A job is claimed while its key is in such a row, which is a claim row. A settle deletes the row.
+A job is claimed while its key is in such a claim row. A settle deletes the row.
 """
 
 from __future__ import annotations
@@ -29,22 +29,22 @@ class ClaimRows:
 
     @property
     def ours(self) -> sa.ColumnElement[bool]:
-        """The predicate of a batch of this queue."""
+        """The predicate of a claim row of this queue."""
         return self.table.c.claims == self.claims
 
     def of(self, owner: sa.ColumnElement[Any]) -> sa.ColumnElement[bool]:
-        """The predicate of a batch of this owner."""
+        """The predicate of a claim row of this owner."""
         return sa.and_(self.ours, self.table.c.owner_id == owner)
 
-    def keys(self, batches: sa.ColumnElement[bool] | None = None, *columns: sa.ColumnElement[Any]) -> sa.Select[Any]:
-        """The keys in the batches that meet this predicate (None: in all of this queue), after these columns."""
+    def keys(self, which: sa.ColumnElement[bool] | None = None, *columns: sa.ColumnElement[Any]) -> sa.Select[Any]:
+        """The keys in the claim rows that meet this predicate (None: in all of this queue), after these columns."""
         listed, values = self.dialect.keys_in_json(self.table.c["keys"], self.key)
         rows = sa.select(*columns, *values).select_from(self.table.join(listed, sa.true()))
-        return rows.where(self.ours if batches is None else batches)
+        return rows.where(self.ours if which is None else which)
 
-    def contain(self, batches: sa.ColumnElement[bool] | None = None) -> sa.ColumnElement[bool]:
-        """The predicate of a job whose key is in one of these batches."""
-        predicate: sa.ColumnElement[bool] = self._key.in_(self._listed(self.ours if batches is None else batches))
+    def contain(self, which: sa.ColumnElement[bool] | None = None) -> sa.ColumnElement[bool]:
+        """The predicate of a job whose key is in one of these claim rows."""
+        predicate: sa.ColumnElement[bool] = self._key.in_(self._listed(self.ours if which is None else which))
         return predicate
 
     def without(self, after: Mapping[sa.Column[Any], Any] | None = None) -> sa.ColumnElement[bool]:
@@ -52,7 +52,7 @@ class ClaimRows:
         values of columns in whose order, which ascends, the jobs are read.
 
         A job with the values of the place in all columns before the key has a larger key than the place. So it is in no
-        batch whose last key is smaller. For such jobs, which are nearly all, few batches are read.
+        claim row whose last key is smaller. For such jobs, which are nearly all, few claim rows are read.
         """
         if not self.have_ranges or after is None or self.key[0] is not list(after)[-1]:
             return self._in_none(self.ours)
@@ -66,7 +66,7 @@ class ClaimRows:
 
     @cached_property
     def have_ranges(self) -> bool:
-        """Whether a batch says between which keys its keys are: they are single whole numbers."""
+        """Whether a claim row says between which keys its keys are: they are single whole numbers."""
         [first, *others] = self.key
         return isinstance(first.type, sa.Integer) and not getattr(first.type, "unsigned", False) and not others
 
@@ -77,17 +77,17 @@ class ClaimRows:
         return {"claimjobs_first": min(keys, default=None), "claimjobs_last": max(keys, default=None)}
 
     def overlap(self, first: sa.ColumnElement[int], last: sa.ColumnElement[int]) -> sa.ColumnElement[bool]:
-        """The predicate of a batch of this queue that may have a key between these two."""
+        """The predicate of a claim row of this queue that may have a key between these two."""
         if not self.have_ranges:
             return self.ours
         return sa.and_(self.ours, self.table.c.last_key >= first, self.table.c.first_key <= last)
 
-    def _in_none(self, batches: sa.ColumnElement[bool]) -> sa.ColumnElement[bool]:
-        predicate: sa.ColumnElement[bool] = self._key.not_in(self._listed(batches))
+    def _in_none(self, which: sa.ColumnElement[bool]) -> sa.ColumnElement[bool]:
+        predicate: sa.ColumnElement[bool] = self._key.not_in(self._listed(which))
         return predicate
 
-    def _listed(self, batches: sa.ColumnElement[bool]) -> sa.Select[Any]:
-        return self.dialect.keys_listed(self.table, self.table.c["keys"], self.key, batches)
+    def _listed(self, which: sa.ColumnElement[bool]) -> sa.Select[Any]:
+        return self.dialect.keys_listed(self.table, self.table.c["keys"], self.key, which)
 
     @property
     def _key(self) -> Any:
