@@ -86,10 +86,10 @@ def _per_batch(by_row: ColumnRoles, dialect: Dialect, now: Any) -> dict[str, Any
     """The statements of claims="batches" that have no like above."""
     ours = ClaimRows(batches_table(), by_row.name, by_row.key, dialect)
     state = StateByClaimRows(
-        column=by_row.state.column, values=by_row.state.values, owner=by_row.owner_id, batches=ours
+        column=by_row.state.column, values=by_row.state.values, owner=by_row.owner_id, claim_rows=ours
     )
-    roles = replace(by_row, state=state, batches=ours)
-    selection = Selection(roles.due(now), roles.default_order, batches=ours)
+    roles = replace(by_row, state=state, claim_rows=ours)
+    selection = Selection(roles.due(now), roles.default_order, claim_rows=ours)
     target = settle.SettleGuard(roles, dialect, roles.guard)
     return {
         **_locks(roles, dialect, selection),
@@ -115,7 +115,7 @@ def _in_pipeline(roles: ColumnRoles, selection: Selection, ours: ClaimRows) -> d
     assert order is not None  # noqa: S101 - the default order can be entered anywhere
     done = settle.with_batch(settle.delete(settle.SettleGuard(roles, ours.dialect, roles.guard)), ours)
     return {
-        "at once": claim_batch(roles, ours.dialect, selection, order, batches=ours, owners=owner_table(), read=read),
+        "at once": claim_batch(roles, ours.dialect, selection, order, claim_rows=ours, owners=owner_table(), read=read),
         "turn": claim_rows.settle_and_check(done, ours),
     }
 

@@ -219,7 +219,7 @@ def _claim_per_batch(queue: Queue) -> None:
 
 def _look_again(queue: Queue, keys: list[Any]) -> None:
     """It is sent by itself: two claims that meet at one job cannot be had at will."""
-    ours = hold_of(queue)._backend.roles.batches
+    ours = hold_of(queue)._backend.roles.claim_rows
     assert ours is not None  # noqa: S101 - claims="batches"
     hold_of(queue)._connector.rows(claim_rows.open_now(ours), {"claimjobs_keys": keys, **ours.range_of(keys)})
 

@@ -58,7 +58,7 @@ def read_backlog(
 
     def in_state(state: str) -> int:
         known = state in roles.state.can
-        if state == CLAIMED and source.batches is not None:
+        if state == CLAIMED and source.claim_rows is not None:
             return min(limit, in_claim_rows(connection, backend))
         statement = count.up_to(roles, state, rows.order(order), *rows.meeting(()))
         return int(connection.execute(statement, upper).scalar_one()) if known else 0

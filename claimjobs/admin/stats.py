@@ -169,8 +169,8 @@ def _held(connection: sa.Connection, backend: Backend) -> dict[int, int]:
 
 def in_claim_rows(connection: sa.Connection, backend: Backend) -> int:
     """How many jobs are in claim rows."""
-    batches = backend.source.batches
-    return 0 if batches is None else int(connection.scalar(how_many_jobs(batches)) or 0)
+    claim_rows = backend.source.claim_rows
+    return 0 if claim_rows is None else int(connection.scalar(how_many_jobs(claim_rows)) or 0)
 
 
 def _owners(connection: sa.Connection, backend: Backend, held: Mapping[int, int]) -> tuple[OwnerStats, ...]:

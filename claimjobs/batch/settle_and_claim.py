@@ -104,7 +104,7 @@ class SettleAndClaimInPipeline(SettleAndClaim):
         """`settle`: the settler's statement for a batch whose jobs are all done."""
         self._otherwise = SettleThenClaim(settler, strategy)
         self._claim, self._sessions = claim, claim.dialect.sessions
-        self._settle = CompiledStatement(settle_and_check(settle, claim.batches))
+        self._settle = CompiledStatement(settle_and_check(settle, claim.claim_rows))
         self._were_together = False
         """Whether the last statements were sent together: SQLAlchemy, which must send some, knows no pipeline."""
 

@@ -28,13 +28,13 @@ from claimjobs.table.claim_rows import ClaimRows
 class BatchStatement(CursorStatement[CompiledStatement]):
     """The statement. A second one must look at the claim rows again, and be committed with it."""
 
-    def __init__(self, backend: Backend, selection: Selection, batches: ClaimRows, order: KeysetOrder) -> None:
+    def __init__(self, backend: Backend, selection: Selection, claim_rows: ClaimRows, order: KeysetOrder) -> None:
         super().__init__(selection, backend.dialect)
-        self.batches, self.dialect = batches, backend.dialect
+        self.claim_rows, self.dialect = claim_rows, backend.dialect
         self.reader = RowReader(backend.roles, backend.dialect, before=1)
         self._backend, self._order = backend, order
         self._written = WrittenClaim(backend, selection)
-        self._left = new_keys(batches)
+        self._left = new_keys(claim_rows)
 
     def build(self, selection: Selection) -> CompiledStatement:
         backend = self._backend
@@ -44,7 +44,7 @@ class BatchStatement(CursorStatement[CompiledStatement]):
                 backend.dialect,
                 selection,
                 self._order,
-                batches=self.batches,
+                claim_rows=self.claim_rows,
                 owners=backend.owners,
                 read=self.reader.parts,
             ),
@@ -75,12 +75,12 @@ class BatchStatement(CursorStatement[CompiledStatement]):
         return claimed._replace(jobs=jobs, found=request.limit, batch=claimed.batch if jobs else 0)
 
 
-def batch_statement(backend: Backend, selection: Selection, batches: ClaimRows) -> BatchStatement | None:
+def batch_statement(backend: Backend, selection: Selection, claim_rows: ClaimRows) -> BatchStatement | None:
     """The statement, which is committed before its result is read; None where it cannot be used."""
     order = keyset_order_of(selection)
     if order is None or not (can_be_committed_unread(backend.roles) and backend.dialect.pipelines):
         return None
-    return BatchStatement(backend, selection, batches, order)
+    return BatchStatement(backend, selection, claim_rows, order)
 
 
 NUMBERS: Final = count(1)
@@ -97,15 +97,15 @@ class BatchClaims(ClaimStrategy):
     needs_no_transaction = False
 
     def __init__(
-        self, backend: Backend, batches: ClaimRows, lock: JobLocks, at_once: BatchStatement | None = None
+        self, backend: Backend, claim_rows: ClaimRows, lock: JobLocks, at_once: BatchStatement | None = None
     ) -> None:
         self.at_once = at_once
         """One statement for a claim that is sent together with a settle; None: there is none."""
         self._lock = lock
         self.keyset_order, self.is_lazy = lock.keyset_order, lock.is_lazy
-        self._record = CompiledStatement(statements.record(batches, backend.owners))
-        self._batches = batches
-        self._open_now = statements.open_now(batches)
+        self._record = CompiledStatement(statements.record(claim_rows, backend.owners))
+        self._claim_rows = claim_rows
+        self._open_now = statements.open_now(claim_rows)
 
     def claim(self, connection: sa.Connection, owner: int, request: ClaimRequest) -> ClaimResult:
         locked = self._lock.lock(connection, request)
@@ -126,7 +126,7 @@ class BatchClaims(ClaimStrategy):
         if self._is_recorded(connection, owner, number, jobs):
             return jobs
         keys = [job.key for job in jobs]
-        given = {"claimjobs_keys": keys, **self._batches.range_of(keys)}
+        given = {"claimjobs_keys": keys, **self._claim_rows.range_of(keys)}
         taken = {key_of(row) for row in connection.execute(self._open_now, given)}
         free = [job for job in jobs if job.key not in taken]
         if (free or not taken) and not self._is_recorded(connection, owner, number, free or jobs):
@@ -143,5 +143,5 @@ class BatchClaims(ClaimStrategy):
             "claimjobs_meant": len(keys),
             "claimjobs_keys": keys,
             "claimjobs_json": keys,
-            **self._batches.range_of(keys),
+            **self._claim_rows.range_of(keys),
         }

@@ -37,9 +37,9 @@ def strategy_for(
     others have claimed.
     """
     may_be_one = locking is None and not selection.reads_other_rows
-    if (batches := backend.roles.batches) is not None:
-        at_once = batch_statement(backend, selection, batches) if may_be_one and backend.user_table is None else None
-        return BatchClaims(backend, batches, _locks(backend, selection, now, locking), at_once)
+    if (claim_rows := backend.roles.claim_rows) is not None:
+        at_once = batch_statement(backend, selection, claim_rows) if may_be_one and backend.user_table is None else None
+        return BatchClaims(backend, claim_rows, _locks(backend, selection, now, locking), at_once)
     if hold == "transaction":
         return LockOnly(_locks(backend, selection, now, locking))
     if may_be_one and backend.dialect.claims_in_one_statement and not lock_before_mark:

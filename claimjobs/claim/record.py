@@ -12,7 +12,7 @@ import sqlalchemy as sa
 from claimjobs.database.compiled_statement import CompiledStatement
 from claimjobs.dialects import Key
 from claimjobs.job import key_of
-from claimjobs.statements import claim_rows
+from claimjobs.statements import claim_rows as records
 from claimjobs.statements import owners as statements
 from claimjobs.table.backend import Backend
 from claimjobs.table.claim_rows import ClaimRows
@@ -114,15 +114,15 @@ class RowLocksOnly(RecordInRows):
 class RecordInClaimRow(ClaimRecord):
     """In one row of `claimjobs_batches` for all jobs of a claim: the claim row. A settle deletes it, or shortens it."""
 
-    def __init__(self, roles: ColumnRoles, batches: ClaimRows) -> None:
+    def __init__(self, roles: ColumnRoles, claim_rows: ClaimRows) -> None:
         super().__init__(roles)
-        self._batches = batches
-        self._close = CompiledStatement(claim_rows.close(batches))
-        self._locked = claim_rows.locked(batches)
-        self._numbered = claim_rows.numbered(batches)
-        self._shorten = claim_rows.shorten(batches)
-        self._close_all = claim_rows.close_all(batches)
-        self._seized, self._count = claim_rows.seized(batches), claim_rows.count(batches)
+        self._claim_rows = claim_rows
+        self._close = CompiledStatement(records.close(claim_rows))
+        self._locked = records.locked(claim_rows)
+        self._numbered = records.numbered(claim_rows)
+        self._shorten = records.shorten(claim_rows)
+        self._close_all = records.close_all(claim_rows)
+        self._seized, self._count = records.seized(claim_rows), records.count(claim_rows)
 
     @property
     def guard(self) -> sa.ColumnElement[bool]:
@@ -131,18 +131,18 @@ class RecordInClaimRow(ClaimRecord):
     @property
     def held(self) -> sa.Select[Any]:
         """Also of jobs whose row is gone."""
-        return claim_rows.held(self._batches)
+        return records.held(self._claim_rows)
 
     @property
     def used(self) -> Sequence[sa.ColumnElement[bool]]:
-        return (sa.exists().where(self._batches.table.c.owner_id == statements.ME),)
+        return (sa.exists().where(self._claim_rows.table.c.owner_id == statements.ME),)
 
     @property
     def largest(self) -> Sequence[sa.Select[Any]]:
-        return (sa.select(sa.func.max(self._batches.table.c.owner_id)),)
+        return (sa.select(sa.func.max(self._claim_rows.table.c.owner_id)),)
 
     def unknown(self, owners: sa.FromClause) -> sa.Select[Any]:
-        return claim_rows.unknown(self._batches, owners)
+        return records.unknown(self._claim_rows, owners)
 
     def take_out(self, connection: sa.Connection, owner: int, keys: Sequence[Key], number: int) -> set[Key]:
         """The claim rows stay locked until the commit. One of which these are all jobs is deleted by one statement."""
@@ -187,5 +187,5 @@ def record_of(backend: Backend, *, locks_only: bool = False) -> ClaimRecord:
     """Where claims are recorded. `locks_only`: those of this consumer are row locks of an open transaction."""
     if locks_only:
         return RowLocksOnly(backend.roles)
-    batches = backend.roles.batches
-    return RecordInRows(backend.roles) if batches is None else RecordInClaimRow(backend.roles, batches)
+    claim_rows = backend.roles.claim_rows
+    return RecordInRows(backend.roles) if claim_rows is None else RecordInClaimRow(backend.roles, claim_rows)

@@ -44,7 +44,9 @@ class Selector:
         predicates = self.predicates(where)
         ready = sa.and_(due, *self.dialect.readable(self.roles.key), *predicates)
         elsewhere = read_other_rows(predicates, self.engine.dialect, self.dialect.lexis)
-        return Selection(ready, order, batches=self.roles.batches, in_sweeps=in_sweeps, reads_other_rows=elsewhere)
+        return Selection(
+            ready, order, claim_rows=self.roles.claim_rows, in_sweeps=in_sweeps, reads_other_rows=elsewhere
+        )
 
     def predicates(self, where: Where) -> tuple[Predicate, ...]:
         """Both predicates, and that of the rows that this Queue may still claim, over columns of the user's table."""

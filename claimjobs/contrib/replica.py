@@ -173,7 +173,7 @@ class FindOnReplica(FindThenLock):
     def __init__(self, backend: Backend, selection: Selection, replica: Replica, known: Sequence[str]) -> None:
         super().__init__(backend, selection, known)
         self._backend, self._replica = backend, replica
-        self._open = backend.roles.batches
+        self._open = backend.roles.claim_rows
         self._open_now = None if self._open is None else claim_rows.open_now(self._open)
 
     def lock(

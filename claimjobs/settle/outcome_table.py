@@ -131,9 +131,9 @@ class JobsTable(OutcomeTable):
         return (self._keep,) if wanted == "keep" else (self._delete,)
 
     def with_claim_row(self, write: Write) -> sa.Delete | sa.Update | None:
-        if self.roles.batches is None or not self.dialect.returns_what_it_writes:
+        if self.roles.claim_rows is None or not self.dialect.returns_what_it_writes:
             return None
-        both: sa.Delete | sa.Update = statements.with_batch(write.statement.statement, self.roles.batches)
+        both: sa.Delete | sa.Update = statements.with_batch(write.statement.statement, self.roles.claim_rows)
         return both
 
     def lock(self, connection: sa.Connection, me: int, taken_out: set[Key], keys: Sequence[Key]) -> set[Key]:

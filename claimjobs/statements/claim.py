@@ -69,7 +69,7 @@ def claim_batch(
     selection: Selection,
     order: KeysetOrder,
     *,
-    batches: ClaimRows,
+    claim_rows: ClaimRows,
     owners: sa.Table,
     read: Parts,
 ) -> sa.Select[Any]:
@@ -80,7 +80,7 @@ def claim_batch(
     owner_alive = _alive(roles, dialect, alive(owners), None)
     columns = flat(read)
     chosen = _first_group(roles, _locked(roles, selection, owner_alive, columns), columns)
-    recorded = record_found(batches, chosen).cte("claimjobs_recorded")
+    recorded = record_found(claim_rows, chosen).cte("claimjobs_recorded")
     jobs = sa.select(*owner_alive.c, *encoded(read, dialect, chosen)).add_cte(recorded)
     return jobs.select_from(owner_alive.outerjoin(chosen, sa.true())).order_by(*order.order_of(chosen))
 

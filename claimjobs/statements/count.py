@@ -24,7 +24,7 @@ def by_state(roles: ColumnRoles, now: sa.ColumnElement[Any], *where: sa.ColumnEl
     """
     state, name = roles.state.distinguishing_columns, sa.func.min(roles.state.name).label("claimjobs_state")
     rows = sa.select(*state, *counts(roles, now), name).select_from(roles.table).where(*where).group_by(*state)
-    return rows if roles.batches is None else rows.where(roles.free)
+    return rows if roles.claim_rows is None else rows.where(roles.free)
 
 
 def counts(roles: ColumnRoles, now: sa.ColumnElement[Any]) -> tuple[Any, ...]:
@@ -50,8 +50,8 @@ def retries(roles: ColumnRoles, now: sa.ColumnElement[Any], *where: sa.ColumnEle
 
 def by_owner(roles: ColumnRoles) -> sa.Select[Any]:
     """One row for each owner that holds jobs: `owner_id`, `jobs`."""
-    if roles.batches is not None:
-        return claim_rows.by_owner(roles.batches)
+    if roles.claim_rows is not None:
+        return claim_rows.by_owner(roles.claim_rows)
     owner = roles.need("owner_id", "counting what owners hold")
     columns: tuple[Any, ...] = (owner.label("owner_id"), sa.func.count().label("jobs"))
     return sa.select(*columns).where(roles.state.is_(CLAIMED)).group_by(owner)

@@ -53,7 +53,7 @@ class Selection:
     order: Sequence[sa.ColumnElement[Any]]
     after: Sequence[sa.ColumnElement[bool]] = ()
     """The rows after the place, as ranges that follow one another in the order. Empty: all rows."""
-    batches: ClaimRows | None = None
+    claim_rows: ClaimRows | None = None
     """The claim rows, where the row of a job does not say that it is claimed. Only a search looks at them."""
     place: Mapping[sa.Column[Any], Any] | None = None
     """The parameters of the place for the columns of the order, if all ascend. None: there is none, or one descends."""
@@ -65,7 +65,7 @@ class Selection:
     @property
     def found(self) -> sa.ColumnElement[bool]:
         """The predicate of a candidate."""
-        return self.ready if self.batches is None else sa.and_(self.ready, self.batches.without(self.place))
+        return self.ready if self.claim_rows is None else sa.and_(self.ready, self.claim_rows.without(self.place))
 
 
 @dataclass(frozen=True)

@@ -51,12 +51,12 @@ def keep(target: SettleGuard, now: sa.ColumnElement[Any]) -> sa.Update:
     return _guarded(sa.update(roles.table).values(values), target)
 
 
-def with_batch(write: Write, batches: ClaimRows) -> Write:
+def with_batch(write: Write, claim_rows: ClaimRows) -> Write:
     """The write, which also closes the batch that has these jobs: it writes none if `me` does not hold that batch.
 
     The batch is closed first, because the write asks whether it was. It needs a database that `returns_what_it_writes`.
     """
-    closed = close(batches).returning(batches.table.c.number).cte("claimjobs_closed")
+    closed = close(claim_rows).returning(claim_rows.table.c.number).cte("claimjobs_closed")
     return write.where(sa.exists().select_from(closed))
 
 

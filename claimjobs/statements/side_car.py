@@ -153,7 +153,7 @@ def unclaimed(pair: SideCarJoin) -> sa.ColumnElement[bool]:
 
 def left_behind(pair: SideCarJoin) -> sa.Select[Any]:
     """The rows in claim rows of `me` that are neither done nor dead: their keys, then failed attempts."""
-    theirs = cast(ClaimRows, pair.source.batches)  # with a side-car each claim is one
+    theirs = cast(ClaimRows, pair.source.claim_rows)  # with a side-car each claim is one
     mine = theirs.contain(theirs.of(sa.bindparam("claimjobs_me", type_=sa.Integer)))
     rows = sa.select(*pair.source.key, sa.func.coalesce(pair.in_claim(pair.attempts), 0))
     said = sa.case((pair.claims.state.columns_say(UNCLAIMED), 1), else_=0)

@@ -88,7 +88,7 @@ class Backend:
         """
         if not self.by_lease:
             way, instead = "hold='transaction'", "hold lease (hold='lease')"
-        elif self.roles.batches is not None:
+        elif self.roles.claim_rows is not None:
             way, instead = "claims='batches'", "claims rows (claims='rows')"
         else:
             return
@@ -141,18 +141,18 @@ def inspect_table(
             acceptance.check_key(connection, found, roles)
             acceptance.check_columns(connection, found, roles)
         if per_batch or side_car:
-            batches = ClaimRows(batches_table(place.metadata), roles.claims, roles.key, dialect or found)
-            source = source and replace(source, batches=replace(batches, key=source.key))
-            roles = _per_batch(roles, batches)
+            claim_rows = ClaimRows(batches_table(place.metadata), roles.claims, roles.key, dialect or found)
+            source = source and replace(source, claim_rows=replace(claim_rows, key=source.key))
+            roles = _per_batch(roles, claim_rows)
         backend = Backend(dialect or found, roles, owner_table(place.metadata), place.schema, False, source)
         return _leased(connection, backend, mapped=given is not None) if by_lease else backend
 
 
-def _per_batch(roles: ColumnRoles, batches: ClaimRows) -> ColumnRoles:
+def _per_batch(roles: ColumnRoles, claim_rows: ClaimRows) -> ColumnRoles:
     """The roles for claims per batch, which are these claim rows."""
     state = roles.state
-    by_batches = StateByClaimRows(column=state.column, values=state.values, owner=state.owner, batches=batches)
-    return replace(roles, state=by_batches, batches=batches)
+    by_claim_rows = StateByClaimRows(column=state.column, values=state.values, owner=state.owner, claim_rows=claim_rows)
+    return replace(roles, state=by_claim_rows, claim_rows=claim_rows)
 
 
 def source_roles(
@@ -184,7 +184,7 @@ def _claims(
 
 def _leased(connection: sa.Connection, backend: Backend, *, mapped: bool) -> Backend:
     """The backend for claims that are held by lease. Raises UnfitTable if the table cannot hold them."""
-    if backend.roles.batches is None:
+    if backend.roles.claim_rows is None:
         for role in ("owner_id",) if mapped else REQUIRED:
             backend.roles.need(role, "claiming")
         acceptance.check_owner(connection, backend.roles)
@@ -199,7 +199,7 @@ def with_owners(connection: sa.Connection, backend: Backend) -> Backend:
     schema of the claims. In another schema, which a name without a schema may mean as well, they are those of other
     tables of jobs. Raises UnfitTable, or AccessDenied if this user may not see the tables.
     """
-    in_batches, dialect = backend.roles.batches is not None, backend.dialect
+    in_batches, dialect = backend.roles.claim_rows is not None, backend.dialect
     try:
         owners = _shared(connection, backend, backend.owners)
         check_queues(connection, backend)

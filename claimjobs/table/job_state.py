@@ -107,16 +107,16 @@ class StateByClaimRows(State):
     Its columns say `unclaimed` meanwhile. A row whose columns say `claimed` is held by another program.
     """
 
-    batches: ClaimRows
+    claim_rows: ClaimRows
 
     def is_(self, state: str) -> sa.ColumnElement[bool]:
         if state == CLAIMED:
-            return self.batches.contain()
+            return self.claim_rows.contain()
         said = self.columns_say(state)
-        return sa.and_(said, self.batches.without()) if state == UNCLAIMED else said
+        return sa.and_(said, self.claim_rows.without()) if state == UNCLAIMED else said
 
     def is_claimed_by(self, me: sa.ColumnElement[Any]) -> sa.ColumnElement[bool]:
-        return sa.and_(self.columns_say(UNCLAIMED), self.batches.contain(self.batches.of(me)))
+        return sa.and_(self.columns_say(UNCLAIMED), self.claim_rows.contain(self.claim_rows.of(me)))
 
 
 def _alike(value: Any) -> str | None:

@@ -37,7 +37,7 @@ class RecordDescription:
         seen = backend.roles
         if not (backend.by_lease and backend.records_claims):
             return cls(NOTHING, (_by_row(seen),))
-        if seen.batches is None:
+        if seen.claim_rows is None:
             return cls("rows", (_by_row(seen),))
         beside = {} if backend.user_table is None else {"side_car": seen.table.name}
         return cls("batches", (_text({"batches": _key(seen), **beside}),))

@@ -49,7 +49,7 @@ class ColumnRoles:
     """The index through which a row is found by its key; None: the primary key."""
     depend_on_zone: bool = False
     """Whether a statement on the table depends on the time zone of the session."""
-    batches: ClaimRows | None = None
+    claim_rows: ClaimRows | None = None
     """The claim rows, if these are the claims (`claims="batches"`)."""
     quote: Quote = str
     """Writes a name as the database needs it in a statement."""
@@ -92,12 +92,12 @@ class ColumnRoles:
     @property
     def free(self) -> sa.ColumnElement[bool]:
         """The predicate of a job that is in no claim row. True if the columns of a job say whether it is claimed."""
-        return sa.true() if self.batches is None else self.batches.without()
+        return sa.true() if self.claim_rows is None else self.claim_rows.without()
 
     @property
     def guard(self) -> sa.ColumnElement[bool]:
         """The predicate of a row that a settle may write, after it has made sure that the owner holds the job."""
-        return self.mine if self.batches is None else self.state.columns_say(UNCLAIMED)
+        return self.mine if self.claim_rows is None else self.state.columns_say(UNCLAIMED)
 
     def ripe(self, now: sa.ColumnElement[Any]) -> sa.ColumnElement[bool]:
         """The predicate that `run_at` is not in the future. Without the column that is always so."""

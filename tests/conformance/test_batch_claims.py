@@ -337,7 +337,7 @@ def test_a_search_is_fast_whatever_the_server_expects_in_the_claim_rows(backend:
     if backend.family != "postgres":
         pytest.skip(f"{backend.name} makes a table of the keys in any case")
     queue = still(per_batch(backend))
-    batches = hold_of(queue)._backend.roles.batches
+    batches = hold_of(queue)._backend.roles.claim_rows
     assert batches is not None
     columns = "owner_id, number, claims, jobs, keys, since"
     many = f"SELECT {THEIRS['owner_id']}, n, 'jobs', 1, '[0]'::jsonb, now() FROM generate_series(1, 8000) n"
@@ -355,7 +355,7 @@ def test_batches_before_a_place_are_not_read(backend: Backend) -> None:
     """They are open here. If they were closed while a snapshot is held, their dead rows would be read as well."""
     queue = still(per_batch(backend))
     queue.enqueue(jobs(5))
-    batches = hold_of(queue)._backend.roles.batches
+    batches = hold_of(queue)._backend.roles.claim_rows
     assert batches is not None
     begun = {"claims": "jobs", "jobs": 1, "since": datetime.now(UTC)}
     before = [
