@@ -57,7 +57,7 @@ def require_session_lock(engine: sa.Engine, dialect: Dialect, table: sa.Table) -
 
 
 def _is_kept(dialect: Dialect, connection: sa.Connection, table: sa.Table) -> bool:
-    """Whether a lock is held after it was taken, by this connection or by another one that takes it at this moment."""
+    """Whether the server really keeps a session lock: some grant it and keep none."""
     lock = sa.literal(NO_OWNER, sa.Integer)
     with connection.begin():
         connection.scalar(sa.select(dialect.sessions.try_session_lock(table, lock)))

@@ -190,7 +190,7 @@ class Reaper:
         return jobs
 
     def _reclaim(self, owner: int, last_beat: datetime | None, *, charges: bool = True) -> int:
-        """`charges`: a job that the owner held alone has failed."""
+        """`charges`: if the owner held only one job, that job is charged one attempt."""
         for attempt in self._connector.attempts(patience=1):
             with attempt as connection:
                 jobs, removed, failed = self._declare_dead(connection, owner, last_beat, charges=charges)
@@ -348,7 +348,7 @@ class Reaper:
         return known is None
 
     def _outcomes(self, found: Sequence[tuple[Key, int]], *, alone: bool, charges: bool, why: str) -> Outcomes:
-        """The outcomes of a dead owner's jobs. A job that it held alone has failed; of several, all are suspects.
+        """The outcomes of a dead owner's jobs. If it held one job, that has failed; if several, all are suspects.
 
         `found`: their keys and attempts. `alone`: the owner held one job only; no other one was reclaimed before, or is
         locked by another session.

@@ -168,11 +168,11 @@ def lost_mark(connection: sa.Connection, jobs: sa.Table) -> str | None:
 def sentence(roles: ColumnRoles, on_done: Any, *, beside: bool) -> str:
     """What happens to done jobs, as a sentence. `beside`: their claims are in a side-car."""
     if callable(on_done):
-        return f"A function decides what happens to done jobs of {roles.name}."
+        return f"A function decides what happens to done jobs of table {roles.name!r}."
     if on_done == LEAVE:
-        return f"Done jobs of {roles.name} are left as the handler leaves them."
+        return f"Done jobs of table {roles.name!r} are left as the handler leaves them."
     if on_done == "keep" and beside:
-        return f"Done jobs of {roles.name} are kept; their keys are marked as done in the side-car."
+        return f"Done jobs of table {roles.name!r} are kept; their keys are marked as done in the side-car."
     if on_done == "keep" and roles.status is not None:
-        return f"Done jobs of {roles.name} are kept with {roles.status.name} {roles.state.values[DONE]!r}."
-    return f"Jobs of {roles.name} are deleted when they are done."
+        return f"Done jobs of table {roles.name!r} are kept with {roles.status.name} {roles.state.values[DONE]!r}."
+    return f"Done jobs are deleted from table {roles.name!r}."

@@ -104,7 +104,7 @@ def test_commands_without_a_url_use_it_and_say_so(data: Path) -> None:
     assert first.err == (
         f"claimjobs: using the embedded Postgres 18, data in {data}/postgres; "
         "give --url or CLAIMJOBS_URL for a server of your own\n"
-        "claimjobs: Jobs of jobs are deleted when they are done.\n"
+        "claimjobs: Done jobs are deleted from table 'jobs'.\n"
     )
     assert not processes(data)
     assert claimjobs("enqueue", "-", stdin=b'{"d": "a", "e": "b"}').out == "1\n"

@@ -287,7 +287,9 @@ def test_claims_beside_a_table_are_set_up_and_worked_through(
         exits.OK,
         f"albums_claims: made\n{shared('made')}",
     )
-    assert ended.err == "claimjobs: Done jobs of albums are kept; their keys are marked as done in the side-car.\n"
+    assert (
+        ended.err == "claimjobs: Done jobs of table 'albums' are kept; their keys are marked as done in the side-car.\n"
+    )
     assert claimjobs("status", *words).out.startswith("albums: 3 unclaimed\n")
     ended = claimjobs("start-processing", "tests.cli.map_work:note_number", *words, "--consumers", "2", "--drain")
     assert ended.code == exits.OK, ended.err

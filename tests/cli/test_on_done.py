@@ -48,16 +48,16 @@ def test_it_is_told_before_a_run(books: Backend, tmp_path: Path, json: tuple[str
     words = (*mapped(tmp_path, BOOKS), "--on-done", "delete", "--consumers", "1", "--drain", *json, "--url", books.url)
     ended = claimjobs("start-processing", "tests.cli.map_work:do_nothing", *words)
     assert ended.code == exits.OK, ended.err
-    assert "Jobs of books are deleted when they are done." in ended.err.splitlines()[0]
+    assert "Done jobs are deleted from table 'books'." in ended.err.splitlines()[0]
     assert books.rows("books") == []
 
 
 def test_it_is_told_before_tables_are_made(database: Backend) -> None:
     for words, told in (
-        ((), "Jobs of jobs are deleted when they are done."),
+        ((), "Done jobs are deleted from table 'jobs'."),
         (
             ("--table", "jobs", "--side-car"),
-            "Done jobs of jobs are kept; their keys are marked as done in the side-car",
+            "Done jobs of table 'jobs' are kept; their keys are marked as done in the side-car",
         ),
     ):
         ended = claimjobs("setup-tables", *words, "--url", database.url)
@@ -65,7 +65,7 @@ def test_it_is_told_before_tables_are_made(database: Backend) -> None:
         assert ended.err.startswith(f"claimjobs: {told}")
     database.run("CREATE TABLE pages (id INT PRIMARY KEY, status VARCHAR(9), owner_id INT)")
     ended = claimjobs("setup-tables", "--table", "pages", "--url", database.url)
-    assert ended.err.startswith("claimjobs: Done jobs of pages are kept with status 'done'.\n")
+    assert ended.err.startswith("claimjobs: Done jobs of table 'pages' are kept with status 'done'.\n")
 
 
 @pytest.mark.parametrize("generators", ["0", "1"])

@@ -33,8 +33,8 @@ def models(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-DELETED = "claimjobs: Jobs of jobs are deleted when they are done.\n"
-KEPT = "claimjobs: Done jobs of orders are kept with status 'done'.\n"
+DELETED = "claimjobs: Done jobs are deleted from table 'jobs'.\n"
+KEPT = "claimjobs: Done jobs of table 'orders' are kept with status 'done'.\n"
 """What is told before anything else."""
 
 

@@ -76,7 +76,7 @@ def test_the_rentals_of_sakila_are_returned_and_no_payment_loses_its_rental(
         with batch:
             for job in batch:
                 returned(rentals, batch, job.rental_id)
-    assert queue.done_jobs == "Done jobs of rental are left as the handler leaves them."
+    assert queue.done_jobs == "Done jobs of table 'rental' are left as the handler leaves them."
     assert [(row["worker"], row["return_date"] is None) for row in rentals.rows("rental")] == [(None, False)] * 6
     assert [row["rental_id"] for row in rentals.rows("payment")] == [1, 2, 3, 4, 5, 6]
     assert (queue.report.done, queue.report.lost, queue.report.still_due) == (6, 0, 0)

@@ -185,8 +185,10 @@ def test_done_rows_of_a_foreign_table_are_kept_where_they_can_be(backend: Backen
     with queue.claim(2) as batch:
         batch.done()
     assert (queue.stats().unclaimed, queue.stats().done) == (1, 2)
-    assert queue.done_jobs == f"Done jobs of tasks are kept with {'status' if columns is None else 'state'} " + (
-        "'done'." if columns is None else "'over'."
+    assert (
+        queue.done_jobs
+        == f"Done jobs of table 'tasks' are kept with {'status' if columns is None else 'state'} "
+        + ("'done'." if columns is None else "'over'.")
     )
 
 
@@ -217,8 +219,8 @@ def test_a_status_that_the_handler_writes_stays(backend: Backend, locking: Any) 
 
 
 def test_a_table_that_claimjobs_made_loses_its_done_rows(backend: Backend) -> None:
-    assert backend.queue().done_jobs == "Jobs of jobs are deleted when they are done."
-    assert backend.queue(on_done="keep").done_jobs == "Done jobs of jobs are kept with status 'done'."
+    assert backend.queue().done_jobs == "Done jobs are deleted from table 'jobs'."
+    assert backend.queue(on_done="keep").done_jobs == "Done jobs of table 'jobs' are kept with status 'done'."
 
 
 @pytest.mark.each_value("tables", "a dump of one table is restored beside owners that were made anew")
@@ -234,7 +236,7 @@ def test_the_loss_of_all_comments_is_told_and_its_next_step_helps(
         to = f"COMMENT ON TABLE {table} IS NULL" if backend.family == "postgres" else f"ALTER TABLE {table} COMMENT ''"
         backend.run(to)
     queue = backend.bare_queue()
-    assert queue.done_jobs == "Done jobs of jobs are kept with status 'done'."
+    assert queue.done_jobs == "Done jobs of table 'jobs' are kept with status 'done'."
     [record] = [record for record in caplog.records if record.__dict__.get("event") == COMMENTS_LOST]
     fix = record.__dict__["fix"]
     assert (record.levelname, fix in record.getMessage()) == ("WARNING", True)
@@ -243,7 +245,7 @@ def test_the_loss_of_all_comments_is_told_and_its_next_step_helps(
     assert fix in claimjobs("status", "--url", backend.url).out
     backend.run(fix)
     again = backend.bare_queue()
-    assert again.done_jobs == "Jobs of jobs are deleted when they are done."
+    assert again.done_jobs == "Done jobs are deleted from table 'jobs'."
     assert not [finding for finding in again.explain().findings if finding.check == "comments"]
     assert fix not in claimjobs("status", "--url", backend.url).out
 
@@ -255,7 +257,7 @@ def test_a_users_table_with_all_columns_is_not_taken_for_one_that_lost_its_comme
     backend.make(table)
     backend.run("COMMENT ON TABLE tasks IS NULL" if backend.family == "postgres" else "ALTER TABLE tasks COMMENT ''")
     queue = backend.bare_queue("tasks")
-    assert queue.done_jobs == "Done jobs of tasks are kept with status 'done'."
+    assert queue.done_jobs == "Done jobs of table 'tasks' are kept with status 'done'."
     assert not [finding for finding in queue.explain().findings if finding.check == "comments"]
 
 
