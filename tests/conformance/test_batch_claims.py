@@ -235,6 +235,9 @@ KEYS: dict[str, tuple[dict[str, Any], list[dict[str, Any]]]] = {
 }
 
 
+PADDED = pytest.mark.pair("each database pads texts in its own way")
+
+
 def make_plain(backend: Backend, kind: str) -> list[dict[str, Any]]:
     """A table that has nothing but a key of this kind; its rows."""
     types, rows = KEYS[kind]
@@ -247,7 +250,7 @@ def make_plain(backend: Backend, kind: str) -> list[dict[str, Any]]:
 
 
 @pytest.mark.each_value("kind", "each is written and compared in a way of its own")
-@pytest.mark.parametrize("kind", KEYS)
+@pytest.mark.parametrize("kind", [pytest.param(kind, marks=PADDED) if kind == "padded" else kind for kind in KEYS])
 def test_a_table_with_nothing_but_a_key_can_be_claimed_by_lease(backend: Backend, kind: str) -> None:
     make_plain(backend, kind)
     queues = [

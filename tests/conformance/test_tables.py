@@ -13,8 +13,9 @@ import sqlalchemy as sa
 from sqlalchemy.dialects import mysql
 from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
 
-from claimjobs import Queue, job_table
+from claimjobs import Queue, job_table, make, tables_for
 from claimjobs.dialects.types import Instant, database_now
+from claimjobs.errors import UnfitTable
 from tests.backends import Backend
 
 
@@ -313,3 +314,9 @@ def test_a_table_in_another_schema(backend: Backend, given: str) -> None:
     queue = backend.bare_queue(table if given == "table" else f"{schema}.jobs")
     roundabout(queue, [{"id": n, "body": "x"} for n in range(1, 7)])
     assert queue.stats().owners[0].id == queue.owner_id
+
+
+def test_a_table_in_a_schema_that_is_missing_is_not_made(anywhere: Backend) -> None:
+    jobs = job_table("jobs", sa.MetaData(schema="nowhere"), sa.Column("d", sa.String(9)))
+    with pytest.raises(UnfitTable, match=r"'nowhere.jobs' cannot be made .*: choose another name"):
+        make(anywhere.engine, tables_for(jobs))

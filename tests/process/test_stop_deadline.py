@@ -29,7 +29,14 @@ def charged(backend: Backend) -> list[tuple[str, int, int, str | None]]:
     return [state for state in found if state != ("unclaimed", 0, 0, None)]
 
 
-@pytest.mark.parametrize("handler", ["end_never", *UNREACTIVE])
+@pytest.mark.parametrize(
+    "handler",
+    [
+        "end_never",
+        pytest.param(UNREACTIVE[0], marks=pytest.mark.pair("it cannot be cancelled: its jobs are released for it")),
+        *UNREACTIVE[1:],
+    ],
+)
 def test_a_job_alone_is_released_at_the_deadline_before_its_process_is_killed(
     database: Backend, tmp_path: Path, handler: str
 ) -> None:
@@ -113,7 +120,7 @@ def test_an_orphan_releases_its_job_before_it_ends_itself(database: Backend, tmp
 
 
 @pytest.mark.parametrize("stubborn", [False, True], ids=["reacts", "catches everything"])
-@dear
+@pytest.mark.one_server("what is stopped is a process")
 def test_a_program_is_stopped_at_its_deadline(
     database: Backend, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, stubborn: bool
 ) -> None:

@@ -10,10 +10,13 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import psycopg
 import pytest
+import sqlalchemy as sa
 
 from claimjobs import errors
 from claimjobs.claim.candidates import key_not_unique
+from claimjobs.database.error_translation import passes
 from claimjobs.table import definitions
 
 ROOT = Path(__file__).parents[2]
@@ -132,3 +135,10 @@ def test_a_command_that_is_suggested_is_quoted_for_a_shell() -> None:
 def test_a_table_whose_name_has_a_dot_is_told_how_names_are_read() -> None:
     assert "the schema is before the last dot" in str(errors.TableMissing("shop.mails"))
     assert "dot" not in str(errors.TableMissing("mails"))
+
+
+def test_an_error_passes_if_another_attempt_may_succeed() -> None:
+    engine = sa.create_engine("postgresql+psycopg://")
+    deadlock, syntax = psycopg.errors.DeadlockDetected(), psycopg.errors.SyntaxError()
+    assert passes(sa.exc.OperationalError("", {}, deadlock), engine)
+    assert not passes(sa.exc.ProgrammingError("", {}, syntax), engine)
