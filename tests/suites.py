@@ -122,7 +122,8 @@ def _fast(items: list[pytest.Item]) -> list[pytest.Item]:
     if _is_unit(there[0]):
         return there
     if each := there[0].get_closest_marker("each_value"):
-        return _in_turn(there, each.args[0])[:: each.kwargs.get("step", 1)]
+        turns = set(map(id, _in_turn(there, each.args[0])[:: each.kwargs.get("step", 1)]))
+        return [item for item in there if id(item) in turns or item.get_closest_marker("pair")]
     if there[0].get_closest_marker("one_server"):
         there = _of_one_server(there)
     first = _first(there)

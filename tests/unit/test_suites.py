@@ -47,7 +47,7 @@ def test_no_server(n): pass
 """
 OF_TEST = {
     "test_pairs": "1-mysql 1-postgres 3-mysql 3-postgres",
-    "test_values": "1-postgres 2-mysql 3-postgres",
+    "test_values": "1-postgres 2-mysql 3-mysql 3-postgres",
     "test_core": "1-mariadb 1-mysql 1-postgres 3-mariadb 3-mysql 3-postgres",
     "test_uuid": "postgres",
     "test_no_server": "1 3",
@@ -55,7 +55,7 @@ OF_TEST = {
 OF_REST = {
     "test_pairs": "1-mariadb 2-mysql 2-postgres 3-mariadb",
     "test_core": "2-mysql 2-postgres",
-    "test_values": "1-mariadb 1-mysql 2-postgres 3-mariadb 3-mysql",
+    "test_values": "1-mariadb 1-mysql 2-postgres 3-mariadb",
     "test_long": "mariadb mysql postgres",
     "test_uuid": "mariadb",
     "test_there_alone": "mariadb",
