@@ -1,7 +1,8 @@
-"""A consumer of orders that must not be altered, with a side-car."""
+"""A consumer of a table beside others of another kind: on a table with a side-car, or on one that claimjobs made."""
 
 from __future__ import annotations
 
+import json
 import logging
 import os
 import signal
@@ -29,14 +30,14 @@ RUNS = sa.Table(
     sa.Column("pid", sa.Integer, nullable=False),
     **INNODB,
 )
-"""Each execution of an order, committed before its work is done."""
+"""Each execution of a job, committed before its work is done."""
 
 
-def main(url: str) -> None:
-    """Consume until SIGTERM."""
+def main(url: str, options: dict[str, Any]) -> None:
+    """Consume until SIGTERM. `options`: of the Queue."""
     logging.basicConfig(level=logging.INFO, format="%(relativeCreated)8d %(name)s %(message)s")
     audit = engine_to(url, isolation_level="AUTOCOMMIT", pool_size=1)
-    with Queue(url, ORDERS, side_car=True, liveness=Liveness(lease=LEASE)) as queue:
+    with Queue(url, liveness=Liveness(lease=LEASE), **options) as queue:
         signal.signal(signal.SIGTERM, lambda *_: queue.stop())
         for batch in queue.batches(SIZE):
             with batch:
@@ -46,8 +47,7 @@ def main(url: str) -> None:
                 time.sleep(WORK_SECONDS)
                 batch.done()
         queue.engine.dispose()
-    audit.dispose()
 
 
 if __name__ == "__main__":
-    main(sys.argv[1])
+    main(sys.argv[1], json.loads(sys.argv[2]))

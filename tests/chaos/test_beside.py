@@ -1,33 +1,51 @@
-"""Consumers of one side-car: each is killed, and others do its jobs."""
+"""Consumers that share a table or a server: each is killed, others do its jobs, and no other is disturbed."""
 
 from __future__ import annotations
 
+import json
 import os
 import random
 import sys
 from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import pytest
 import sqlalchemy as sa
 
 from claimjobs import make, side_car_tables
-from tests.backends import Backend
+from tests.backends import Backend, Servers
 from tests.chaos.beside import META, ORDERS, RUNS, SIZE
 from tests.chaos.fleet import Group, all_ended
+from tests.tenants import neighbour_of
 
 COUNT: Final = 600
 KILLS: Final = 6
 SEED: Final = os.environ.get("CHAOS_SEED", "1")
-CONSUMERS: Final = 3
 
 pytestmark = [pytest.mark.timeout(400), pytest.mark.thorough("faults under load, some twenty seconds")]
 
 
-def consumer(backend: Backend, log: Path) -> Group:
-    return Group([sys.executable, "-m", "tests.chaos.beside", backend.url], {}, log, None)
+@dataclass(frozen=True)
+class Place:
+    """Where a consumer works, and how."""
+
+    backend: Backend
+    options: dict[str, Any]
+    """Of its Queue."""
+    left: str
+    """What counts the jobs that are not done: a table with a condition."""
+
+    def consumer(self, log: Path) -> Group:
+        command = [sys.executable, "-m", "tests.chaos.beside", self.backend.url, json.dumps(self.options)]
+        return Group(command, {}, log, None)
+
+    @property
+    def all_done(self) -> bool:
+        return _count(self.backend, self.left) == 0
 
 
 def test_nothing_is_lost_or_stuck_beside_a_table_that_must_not_be_altered(database: Backend, tmp_path: Path) -> None:
@@ -35,27 +53,63 @@ def test_nothing_is_lost_or_stuck_beside_a_table_that_must_not_be_altered(databa
     make(database.engine, side_car_tables(database.engine, "orders"))
     with database.engine.begin() as connection:
         connection.execute(sa.insert(ORDERS), [{"id": number} for number in range(1, COUNT + 1)])
-    dice, groups = random.Random(f"{SEED} {database.name}"), list[Group]()
+    left = "orders WHERE id NOT IN (SELECT id FROM orders_claims WHERE status = 'done')"
+    _kill_in_turn([Place(database, {"table": "orders", "side_car": True}, left)] * 3, tmp_path)
+    assert sorted(_runs(database)) == list(range(1, COUNT + 1))
+
+
+def test_nothing_is_lost_or_stuck_where_a_transaction_claims_beside_a_lease(database: Backend, tmp_path: Path) -> None:
+    keys = _filled(database)
+    options: list[dict[str, Any]] = [{"hold": "transaction"}, {}, {"hold": "transaction"}, {}]
+    _kill_in_turn([Place(database, each, "jobs") for each in options], tmp_path)
+    assert set(_runs(database)) == keys
+
+
+def test_tenants_with_a_schema_each_do_their_own_jobs_and_reclaim_their_own(
+    database: Backend, servers: Servers, tmp_path: Path
+) -> None:
+    with neighbour_of(database, servers) as neighbour:
+        tenants = {each: _filled(each) for each in (database, neighbour)}
+        _kill_in_turn([Place(each, {}, "jobs") for each in tenants] * 2, tmp_path)
+        for tenant, keys in tenants.items():
+            assert set(_runs(tenant)) == keys
+
+
+def _filled(backend: Backend) -> set[int]:
+    """Make a table of jobs, and enqueue them; their keys."""
+    RUNS.create(backend.engine)
+    backend.queue().enqueue([{"d": "plain", "e": ""} for _ in range(COUNT)])
+    return {row["id"] for row in backend.rows()}
+
+
+def _kill_in_turn(places: Sequence[Place], folder: Path) -> None:
+    """Consume at these places, and kill one consumer after the other while work goes on, until all jobs are done.
+
+    Only jobs that a killed consumer had in hand are executed twice. The others end in order, and leave nothing.
+    """
+    backends = {place.backend: None for place in places}
+    dice, groups = random.Random(f"{SEED} {places[0].backend.name}"), list[Group]()
     with all_ended(groups):
-        running = [consumer(database, tmp_path / f"{place}.log") for place in range(CONSUMERS)]
+        running = [place.consumer(folder / f"{number}.log") for number, place in enumerate(places)]
         groups += running
-        for number in range(KILLS):
-            place = number % CONSUMERS
-            mine = partial(_has_worked, database, running[place].pid)
-            database.wait_for(mine, "it works, or all is done", 120)
-            enough = _runs(database).total() + dice.randint(1, 3 * SIZE)
-            database.wait_for(partial(_are_more, database, enough), "work goes on", 120)
-            running[place].doom()
-            running[place] = consumer(database, tmp_path / f"{number}-{place}.log")
-            groups.append(running[place])
-        database.wait_for(partial(_all_done, database), "every order is done", 120)
+        for kill in range(KILLS):
+            number = kill % len(places)
+            place = places[number]
+            until = place.backend.wait_for
+            until(partial(_has_worked, place, running[number].pid), "it works, or all is done", 120)
+            until(_more(place, _runs(place.backend).total() + dice.randint(1, 3 * SIZE)), "work goes on", 120)
+            running[number].doom()
+            running[number] = place.consumer(folder / f"{kill}-{number}.log")
+            groups.append(running[number])
+        for place in places:
+            place.backend.wait_for(lambda place=place: place.all_done, "every job is done", 120)  # type: ignore[misc]
         for group in running:
             group.stop()
-    runs = _runs(database)
-    assert sorted(runs) == list(range(1, COUNT + 1))
-    assert sum(runs.values()) - COUNT <= KILLS * SIZE
-    assert all(group.leader.returncode == 0 for group in running), [log.read_text() for log in tmp_path.glob("*.log")]
-    assert _left(database, "claimjobs_owners") == _left(database, "claimjobs_batches") == 0
+    assert all(group.leader.returncode == 0 for group in running), [log.read_text() for log in folder.glob("*.log")]
+    runs = [_runs(backend) for backend in backends]
+    assert sum(each.total() - len(each) for each in runs) <= KILLS * SIZE
+    for backend in backends:
+        assert _count(backend, "claimjobs_owners") == _count(backend, "claimjobs_batches") == 0
 
 
 def _runs(backend: Backend) -> Counter[int]:
@@ -63,20 +117,14 @@ def _runs(backend: Backend) -> Counter[int]:
         return Counter(connection.scalars(sa.select(RUNS.c.id)))
 
 
-def _has_worked(backend: Backend, pid: int) -> bool:
-    with backend.engine.connect() as connection:
-        found = connection.scalar(sa.select(sa.func.count()).select_from(RUNS).where(RUNS.c.pid == pid))
-    return bool(found) or _all_done(backend)
+def _has_worked(place: Place, pid: int) -> bool:
+    return bool(_count(place.backend, f"runs WHERE pid = {pid}")) or place.all_done
 
 
-def _are_more(backend: Backend, count: int) -> bool:
-    return _runs(backend).total() > count or _all_done(backend)
+def _more(place: Place, than: int) -> Callable[[], bool]:
+    return lambda: _runs(place.backend).total() > than or place.all_done
 
 
-def _all_done(backend: Backend) -> bool:
-    return _left(backend, "orders_claims WHERE status = 'done'") == COUNT
-
-
-def _left(backend: Backend, what: str) -> int:
+def _count(backend: Backend, what: str) -> int:
     with backend.engine.connect() as connection:
         return int(connection.exec_driver_sql(f"SELECT count(*) FROM {what}").scalar_one())

@@ -16,6 +16,7 @@ from tests.backends import Backend, Servers
 from tests.conformance.jobs import jobs
 from tests.conformance.owners import age, end_session, hold_of, owner_row, session_of, states, still
 from tests.conformance.sleepers import PATIENT
+from tests.tenants import neighbour_of
 
 _MYSQL = "ALTER TABLE claimjobs_owners AUTO_INCREMENT = 2000000000"
 NEXT_ID = {
@@ -28,20 +29,8 @@ NEXT_ID = {
 
 @pytest.fixture
 def neighbour(backend: Backend, servers: Servers) -> Iterator[Backend]:
-    """Another empty schema: in the database of `backend`, which gets a schema of its own, or a database beside it."""
-    lent = servers.lend(backend.family)
-    if backend.has("schemas"):
-        for tenant, place in (("tenant1", backend), ("tenant2", lent)):
-            backend.run(f"CREATE SCHEMA {tenant}")
-            move(place, sa.make_url(backend.url), tenant)
-    yield lent
-    lent.close()
-
-
-def move(place: Backend, url: sa.URL, schema: str) -> None:
-    """Let a backend work in this schema from now on."""
-    place.url = url.update_query_dict({"options": f"-csearch_path={schema}"}).render_as_string(hide_password=False)
-    place.engine = place.new_engine()
+    with neighbour_of(backend, servers) as other:
+        yield other
 
 
 def owners_of(backend: Backend) -> sa.Table:
