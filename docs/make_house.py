@@ -21,7 +21,6 @@ FOLDERS: Final = ("claimjobs", "dialects")
 SEAMS: Final = frozenset(
     {
         "claimjobs/options.py",
-        "claimjobs/claim/batch_claims.py",
         "claimjobs/claim/choose_strategy.py",
         "claimjobs/claim/record.py",
         "claimjobs/claim/side_car.py",
@@ -51,7 +50,7 @@ KIND_NAMES: Final = frozenset(
 """Names of what only some kinds have, or of the kind itself."""
 KIND_WORDS: Final = frozenset({"lease", "transaction", "rows", "batches", "side_car", "hold"})
 """Values that name a kind, in a comparison or as the key of a setting."""
-KIND_CLASSES: Final = frozenset({"LeaseHold", "TransactionHold", "BatchClaims"})
+KIND_CLASSES: Final = frozenset({"LeaseHold", "TransactionHold"})
 """Classes of some kinds, in a call of isinstance."""
 
 LINES, FILES, CLASSES, FUNCTIONS = "lines", "files", "classes", "functions"

@@ -9,9 +9,8 @@ from typing import Any, Final
 
 import sqlalchemy as sa
 
-from claimjobs.claim.record import RecordInClaimRow, RecordInRows
+from claimjobs.claim.record import record_of
 from claimjobs.claim.row_reader import RowReader
-from claimjobs.claim.written_claim import ClaimedValues
 from claimjobs.dialects import DIALECTS, Dialect
 from claimjobs.dialects.types import Instant, database_now
 from claimjobs.options import Liveness
@@ -22,6 +21,7 @@ from claimjobs.statements import insert as inserts
 from claimjobs.statements.claim import claim, claim_batch
 from claimjobs.statements.find import Selection, find, how_many, keyset_order_of
 from claimjobs.statements.lock import find_and_lock, lock, lock_first, mark
+from claimjobs.table.backend import Backend
 from claimjobs.table.claim_rows import ClaimRows
 from claimjobs.table.definitions import (
     DEFAULT_TABLE,
@@ -104,7 +104,7 @@ def _per_batch(by_row: ColumnRoles, dialect: Dialect, now: Any) -> dict[str, Any
         "numbered": claim_rows.numbered(ours),
         "shorten": claim_rows.shorten(ours),
         **({"still mine": settle.still_mine(target)} if dialect.returns_what_it_writes else {}),
-        "used": owners.is_used(owner_table(), dialect, RecordInClaimRow(roles, ours).used),
+        "used": owners.is_used(owner_table(), dialect, record_of(_backend(roles, dialect)).used),
         "held": claim_rows.held(ours),
         "close all": claim_rows.close_all(ours),
     }
@@ -150,7 +150,7 @@ def _life(roles: ColumnRoles, dialect: Dialect) -> dict[str, Any]:
         **settings,
         "silence": sa.text(dialect.sessions.silence_setting(Liveness().lease)),
         "register": owners.register(ours).values(row),
-        "used": owners.is_used(ours, dialect, RecordInRows(roles).used),
+        "used": owners.is_used(ours, dialect, record_of(_backend(roles, dialect)).used),
         "hold": sa.select(dialect.sessions.try_session_lock(ours, ME)),
         "shown": sa.select(dialect.sessions.lock_holder(ours, ME)),
         "locked": owners.locked(ours),
@@ -199,7 +199,7 @@ def _claims(roles: ColumnRoles, dialect: Dialect, selection: Selection, now: Any
     walk = keyset_order_of(selection)
     assert walk is not None  # noqa: S101 - the default order can be entered anywhere
     after = walk.after(selection, dialect)
-    read = RowReader(roles, dialect, known=ClaimedValues(roles).names).parts
+    read = RowReader(roles, dialect, known=list(record_of(_backend(roles, dialect)).values_of(0))).parts
     counts = {"count": how_many(roles, selection), "count after": how_many(roles, after)}
     if dialect.claims_in_one_statement:
         one = partial(claim, roles, dialect, now=now, owners=owner_table(), read=read)
@@ -217,6 +217,10 @@ def _claims(roles: ColumnRoles, dialect: Dialect, selection: Selection, now: Any
         return {"take": take(selection), "take after": take(after), **counts, **marks}
     finds = {"find": find(roles, selection), "find after": find(roles, after)}
     return {**finds, "lock": lock(roles, dialect, selection, read), **marks}
+
+
+def _backend(roles: ColumnRoles, dialect: Dialect) -> Backend:
+    return Backend(dialect, roles, owner_table(), "")
 
 
 def _dialect(family: str) -> Dialect:

@@ -12,11 +12,11 @@ import sqlalchemy as sa
 from claimjobs.batch.settle_and_claim import SettleAndClaim, settle_and_claim_for
 from claimjobs.claim.choose_strategy import strategy_for
 from claimjobs.claim.locking import Locking
+from claimjobs.claim.record import ClaimRecord
 from claimjobs.claim.selector import Selector
 from claimjobs.claim.strategy import ClaimStrategy
 from claimjobs.database.connect import connected
 from claimjobs.dialects import Key
-from claimjobs.options import HoldKind
 from claimjobs.settle.settler import Settler
 from claimjobs.settle.still_due import StillDueRows
 from claimjobs.statements.find import Selection, all_but
@@ -67,17 +67,20 @@ class ClaimPlans:
         *,
         where: Where,
         order_by: OrderBy,
-        hold: HoldKind,
+        record: ClaimRecord,
         locking: Locking | None,
         still_due: StillDueRows | None,
     ) -> None:
-        """`still_due`: with `on_done="leave"`, the rows that are not claimed again. The others are those of a Queue."""
+        """`record`: where claims are recorded. `still_due`: with `on_done="leave"`, the rows that are not claimed again.
+
+        The others are those of a Queue.
+        """
         self.still_due = still_due
         self.left: dict[Key, None] = {}
         """The rows that no claim can take: see `row_isolation`."""
         self._engine, self._backend, self._now = engine, backend, now
         self._where, self._order_by = where, order_by
-        self._hold, self._locking = hold, locking
+        self._record, self._locking = record, locking
         self._last: ClaimPlan | None = None
 
     def plan(self, where: Where) -> ClaimPlan:
@@ -91,14 +94,8 @@ class ClaimPlans:
 
     def strategy(self, selection: Selection, *, lock_before_mark: bool = False) -> ClaimStrategy:
         """How jobs are claimed. `lock_before_mark`: see `strategy_for`."""
-        return strategy_for(
-            self._backend,
-            selection,
-            self._now,
-            hold=self._hold,
-            locking=self._locking,
-            lock_before_mark=lock_before_mark,
-        )
+        by: dict[str, Any] = {"locking": self._locking, "lock_before_mark": lock_before_mark}
+        return strategy_for(self._backend, selection, self._record, self._now, **by)
 
     @property
     def selector(self) -> Selector:

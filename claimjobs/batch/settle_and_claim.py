@@ -11,9 +11,11 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from claimjobs.claim.batch_claims import NUMBERS, BatchClaims, BatchStatement
+from claimjobs.claim.batch_statement import BatchStatement
 from claimjobs.claim.one_statement import SETTLED_COLUMNS, OneStatement
+from claimjobs.claim.record import NUMBERS
 from claimjobs.claim.strategy import NOTHING, ClaimRequest, ClaimResult, ClaimStrategy
+from claimjobs.claim.two_phases import TwoPhases
 from claimjobs.database.compiled_statement import CompiledStatement, PlainReader, Sent, rows_together
 from claimjobs.database.transactions import commits_by_itself
 from claimjobs.dialects import Key
@@ -88,7 +90,7 @@ class SettleAndClaimInOne(SettleAndClaim):
         unwritten = set() if whole else self._settler.missing(outcomes.done, _keys(arrays))
         if count < 0:  # the owner was declared dead: the settle stands, and the next claim registers a new id
             return unwritten, NOTHING
-        return unwritten, self._one.result(connection, statement.reader, rows, owner=me, request=request)
+        return unwritten, self._one.result(connection, statement, rows, owner=me, request=request)
 
 
 class SettleAndClaimInPipeline(SettleAndClaim):
@@ -99,11 +101,11 @@ class SettleAndClaimInPipeline(SettleAndClaim):
     """
 
     def __init__(
-        self, settler: Settler, strategy: BatchClaims, claim: BatchStatement, settle: sa.Delete | sa.Update
+        self, settler: Settler, strategy: ClaimStrategy, claim: BatchStatement, settle: sa.Delete | sa.Update
     ) -> None:
         """`settle`: the settler's statement for a batch whose jobs are all done."""
         self._otherwise = SettleThenClaim(settler, strategy)
-        self._claim, self._sessions = claim, claim.dialect.sessions
+        self._claim = claim
         self._settle = CompiledStatement(settle_and_check(settle, claim.claim_rows))
         self._were_together = False
         """Whether the last statements were sent together: SQLAlchemy, which must send some, knows no pipeline."""
@@ -118,17 +120,18 @@ class SettleAndClaimInPipeline(SettleAndClaim):
             return self._otherwise.settle_and_claim(connection, me, request, owner=owner, outcomes=outcomes)
         number = next(NUMBERS)
         new = {"claimjobs_new_me": me, "claimjobs_new_number": number}
-        claim = Sent(self._claim.of(request), self._claim.parameters(me, number, request), self._claim.reader)
+        mine = {**self._claim.parameters(me, request), "claimjobs_number": number}
+        claim = Sent(self._claim.of(request), mine, self._claim.reader)
         settle = Sent(self._settle, {**batch_parameters(owner, outcomes), **new}, PlainReader())
         rows, [(_, taken)] = self._answers(connection, claim, settle)
-        following = self._claim.result(connection, rows, request, owner=me, number=number)
+        following = self._claim.batch_result(connection, rows, request, owner=me, number=number)
         return set(), self._claim.without_taken(connection, following, request) if taken else following
 
     def _answers(self, connection: sa.Connection, *sent: Sent) -> list[Sequence[Any]]:
         """The rows of these statements. Raises SomeLost if they cannot be sent together, though the connection is in
         autocommit: each would be a transaction.
         """
-        rows = rows_together(connection, self._sessions, sent) if self._claim.reader.knows_columns else None
+        rows = rows_together(connection, self._claim.sessions, sent) if self._claim.reader.knows_columns else None
         self._were_together = rows is not None
         if rows is None and commits_by_itself(connection, unknown=False):
             raise SomeLost
@@ -141,7 +144,7 @@ def _keys(arrays: list[list[Any]]) -> set[Key]:
 
 def settle_and_claim_for(settler: Settler, strategy: ClaimStrategy) -> SettleAndClaim:
     """The way with the fewest statements that the database can do."""
-    if isinstance(strategy, BatchClaims) and strategy.at_once is not None and settler.settle_batch is not None:
+    if isinstance(strategy, TwoPhases) and strategy.at_once is not None and settler.settle_batch is not None:
         return SettleAndClaimInPipeline(settler, strategy, strategy.at_once, settler.settle_batch)
     settle = settler.in_one
     if isinstance(strategy, OneStatement) and settle is not None:

@@ -7,10 +7,10 @@ from typing import Any, Final
 
 import sqlalchemy as sa
 
-from claimjobs.claim.candidates import CursorStatement
+from claimjobs.claim.record import ClaimRecord
 from claimjobs.claim.row_reader import RowReader
 from claimjobs.claim.strategy import ClaimRequest, ClaimResult, ClaimStrategy, OwnerDead, Phase
-from claimjobs.claim.written_claim import ClaimedValues, WrittenClaim, can_be_committed_unread
+from claimjobs.claim.written_claim import WrittenClaim, can_be_committed_unread
 from claimjobs.database.compiled_statement import CompiledStatement
 from claimjobs.dialects import Key
 from claimjobs.statements.claim import claim
@@ -27,13 +27,11 @@ class OneStatement(ClaimStrategy):
 
     is_lazy = True
 
-    def __init__(self, backend: Backend, selection: Selection, now: sa.ColumnElement[Any]) -> None:
+    def __init__(self, backend: Backend, selection: Selection, record: ClaimRecord, now: sa.ColumnElement[Any]) -> None:
         self.needs_no_transaction = can_be_committed_unread(backend.roles)
-        self._backend, self._selection, self._now = backend, selection, now
-        self._values = ClaimedValues(backend.roles)
+        self._backend, self._selection, self._now, self._record = backend, selection, now, record
         self.key_columns = len(backend.roles.key)
         self._statement = self.statement(SETTLED_COLUMNS)
-        self._written = WrittenClaim(backend, selection)
         self.keyset_order = self._statement.keyset_order
 
     def claim(self, connection: sa.Connection, owner: int, request: ClaimRequest) -> ClaimResult:
@@ -41,7 +39,7 @@ class OneStatement(ClaimStrategy):
         rows = statement.of(request).rows(connection, statement.parameters(owner, request), statement.reader)
         if rows[0][0] < 0:
             raise OwnerDead
-        return self.result(connection, statement.reader, rows, owner=owner, request=request)
+        return self.result(connection, statement, rows, owner=owner, request=request)
 
     def phases(self, owner: int, request: ClaimRequest, keys: list[Key]) -> list[Phase]:
         statement = self._statement
@@ -52,49 +50,40 @@ class OneStatement(ClaimStrategy):
 
         `before`: how many columns of a row stand before those of the job.
         """
-        reader = RowReader(self._backend.roles, self._backend.dialect, self._values.names, before=before)
-        return ClaimStatement(self._backend, self._selection, self._now, reader=reader, settle=settle)
+        reader = RowReader(self._backend.roles, self._backend.dialect, list(self._record.values_of(0)), before=before)
+        return ClaimStatement(self._backend, self._selection, reader, now=self._now, settle=settle)
 
     def result(
-        self, connection: sa.Connection, reader: RowReader, rows: Sequence[Any], *, owner: int, request: ClaimRequest
+        self,
+        connection: sa.Connection,
+        statement: ClaimStatement,
+        rows: Sequence[Any],
+        *,
+        owner: int,
+        request: ClaimRequest,
     ) -> ClaimResult:
-        """The result of a claim that returned these rows."""
-        marked = self._values.of(owner)
-        return self._written.result(connection, rows, request, reader=reader, owner=owner, marked=marked)
+        """The result of a claim by a statement of this strategy, which returned these rows."""
+        return statement.result(connection, rows, request, owner=owner, marked=self._record.values_of(owner))
 
 
-class ClaimStatement(CursorStatement[CompiledStatement]):
-    """The statement that finds, locks and marks; and the reader of the rows that it returns."""
+class ClaimStatement(WrittenClaim):
+    """The statement that finds, locks and marks."""
 
     def __init__(
         self,
         backend: Backend,
         selection: Selection,
-        now: sa.ColumnElement[Any],
-        *,
         reader: RowReader,
+        *,
+        now: sa.ColumnElement[Any],
         settle: sa.Delete | sa.Update | None,
     ) -> None:
-        super().__init__(selection, backend.dialect)
-        self.reader = reader
-        self._backend, self._now = backend, now
+        super().__init__(backend, selection, reader)
+        self._now = now
         self._settled = None if settle is None else settle.cte("claimjobs_settled")
 
     def build(self, selection: Selection) -> CompiledStatement:
         backend, read = self._backend, self.reader.parts
-        return CompiledStatement(
-            claim(
-                backend.roles,
-                backend.dialect,
-                selection,
-                now=self._now,
-                owners=backend.owners,
-                read=read,
-                settled=self._settled,
-            ),
-            constant=SIZE.key,
-        )
-
-    def parameters(self, owner: int, request: ClaimRequest) -> dict[str, Any]:
-        """Of the statement for this request, without those of a settle."""
-        return {"claimjobs_size": request.size, "claimjobs_me": owner, **(request.after or {})}
+        roles, dialect, owners = backend.roles, backend.dialect, backend.owners
+        found = claim(roles, dialect, selection, now=self._now, owners=owners, read=read, settled=self._settled)
+        return CompiledStatement(found, constant=SIZE.key)

@@ -4,20 +4,29 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections import defaultdict
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Mapping, Sequence
+from functools import cached_property
+from itertools import count
+from typing import Any, Final
 
 import sqlalchemy as sa
 
+from claimjobs.claim.candidates import key_not_unique
+from claimjobs.claim.row_reader import AS_IT_IS
+from claimjobs.claim.strategy import ClaimRequest, ClaimResult, OwnerDead, Phase, Unmarked
 from claimjobs.database.compiled_statement import CompiledStatement
 from claimjobs.dialects import Key
-from claimjobs.job import key_of
+from claimjobs.dialects.types import database_now
+from claimjobs.job import Job, key_of
 from claimjobs.statements import claim_rows as records
 from claimjobs.statements import owners as statements
+from claimjobs.statements.lock import mark
 from claimjobs.table.backend import Backend
 from claimjobs.table.claim_rows import ClaimRows
 from claimjobs.table.columns import CLAIMED, UNCLAIMED
-from claimjobs.table.roles import ColumnRoles
+
+NUMBERS: Final = count(1)
+"""Numbers of claim rows. An owner's claims are all made in one process, so no two of its claim rows have one number."""
 
 
 class ClaimRecord(ABC):
@@ -26,8 +35,24 @@ class ClaimRecord(ABC):
     names_owner = False
     """Whether the row of a job names its owner: then each write of an outcome asks there, and a release writes it."""
 
-    def __init__(self, roles: ColumnRoles) -> None:
-        self._roles = roles
+    def __init__(self, backend: Backend, now: sa.ColumnElement[Any]) -> None:
+        self._backend, self._roles, self._now = backend, backend.roles, now
+
+    def values_of(self, owner: int) -> Mapping[str, Any]:
+        """The values of the columns that `record` writes, by column: jobs show them, and they need not be read."""
+        del owner
+        return AS_IT_IS
+
+    @abstractmethod
+    def record(self, connection: sa.Connection, owner: int, locked: ClaimResult, request: ClaimRequest) -> ClaimResult:
+        """Record that this owner has claimed the locked jobs, of which there are some. Returns those that it has now.
+
+        Raises OwnerDead or KeyUnfit: roll back then.
+        """
+
+    @abstractmethod
+    def phases(self, owner: int, keys: list[Key]) -> list[Phase]:
+        """The statement that records a claim of these jobs, if there is one."""
 
     @property
     @abstractmethod
@@ -79,6 +104,34 @@ class RecordInRows(ClaimRecord):
     """In the row of each job: its owner and its state."""
 
     names_owner = True
+    _last: tuple[int | None, Mapping[str, Any]] = (None, AS_IT_IS)
+
+    def values_of(self, owner: int) -> Mapping[str, Any]:
+        """Those for state and owner. `owner_date` is missing: the server sets it. Computed once for an owner."""
+        if owner != self._last[0]:
+            written = self._roles.state.becomes(CLAIMED, sa.literal(owner)).items()
+            values = {
+                column.name: value.value if isinstance(value, sa.BindParameter) else value for column, value in written
+            }
+            self._last = owner, values
+        return self._last[1]
+
+    def record(self, connection: sa.Connection, owner: int, locked: ClaimResult, request: ClaimRequest) -> ClaimResult:
+        """Raises Unmarked where fewer rows were written than are locked."""
+        keys = [job.key for job in locked.jobs]
+        marked = self._mark.count(connection, {"claimjobs_keys": keys, "claimjobs_me": owner})
+        if marked > len(keys):
+            raise key_not_unique(self._roles.name)
+        if marked < len(keys):
+            raise Unmarked(marked, locked.jobs)
+        return locked
+
+    def phases(self, owner: int, keys: list[Key]) -> list[Phase]:
+        return [Phase("mark", self._mark.statement, {"claimjobs_keys": keys, "claimjobs_me": owner})]
+
+    @cached_property
+    def _mark(self) -> CompiledStatement:
+        return CompiledStatement(mark(self._roles, self._backend.dialect, self._now, self._backend.owners))
 
     @property
     def guard(self) -> sa.ColumnElement[bool]:
@@ -106,23 +159,67 @@ class RowLocksOnly(RecordInRows):
 
     names_owner = False
 
+    def values_of(self, owner: int) -> Mapping[str, Any]:
+        return AS_IT_IS
+
+    def record(self, connection: sa.Connection, owner: int, locked: ClaimResult, request: ClaimRequest) -> ClaimResult:
+        return locked
+
+    def phases(self, owner: int, keys: list[Key]) -> list[Phase]:
+        return []
+
     @property
     def guard(self) -> sa.ColumnElement[bool]:
         return sa.true()
 
 
 class RecordInClaimRow(ClaimRecord):
-    """In one row of `claimjobs_batches` for all jobs of a claim: the claim row. A settle deletes it, or shortens it."""
+    """In one row of `claimjobs_batches` for all jobs of a claim: the claim row. A settle deletes it, or shortens it.
 
-    def __init__(self, roles: ColumnRoles, claim_rows: ClaimRows) -> None:
-        super().__init__(roles)
+    A row of a job that was only locked is not changed, so the next claim that locks it is not told. Therefore `record`
+    looks at the claim rows again under the locks: see `statements.claim_rows.record`.
+    """
+
+    def __init__(self, backend: Backend, now: sa.ColumnElement[Any], claim_rows: ClaimRows) -> None:
+        super().__init__(backend, now)
         self._claim_rows = claim_rows
+        self._record = CompiledStatement(records.record(claim_rows, backend.owners))
+        self._open_now = records.open_now(claim_rows)
         self._close = CompiledStatement(records.close(claim_rows))
         self._locked = records.locked(claim_rows)
         self._numbered = records.numbered(claim_rows)
         self._shorten = records.shorten(claim_rows)
         self._close_all = records.close_all(claim_rows)
         self._seized, self._count = records.seized(claim_rows), records.count(claim_rows)
+
+    def record(self, connection: sa.Connection, owner: int, locked: ClaimResult, request: ClaimRequest) -> ClaimResult:
+        number = next(NUMBERS)
+        jobs = self._recorded(connection, owner, number, locked.jobs)
+        # If others have claimed some of a full claim, the next one goes on after the same place, not from the head.
+        found = request.limit if len(jobs) < len(locked.jobs) == request.size else locked.found
+        return locked._replace(jobs=jobs, found=found, batch=number if jobs else 0)
+
+    def _recorded(self, connection: sa.Connection, owner: int, number: int, jobs: list[Job]) -> list[Job]:
+        """Record those of the jobs that are in no claim row now, and return them."""
+        if self._is_recorded(connection, owner, number, jobs):
+            return jobs
+        keys = [job.key for job in jobs]
+        given = {"claimjobs_keys": keys, **self._claim_rows.range_of(keys)}
+        taken = {key_of(row) for row in connection.execute(self._open_now, given)}
+        free = [job for job in jobs if job.key not in taken]
+        if (free or not taken) and not self._is_recorded(connection, owner, number, free or jobs):
+            raise OwnerDead
+        return free
+
+    def _is_recorded(self, connection: sa.Connection, owner: int, number: int, jobs: list[Job]) -> bool:
+        return self._record.count(connection, self._parameters(owner, number, [job.key for job in jobs])) == 1
+
+    def phases(self, owner: int, keys: list[Key]) -> list[Phase]:
+        return [Phase("record", self._record.statement, self._parameters(owner, 0, keys))]
+
+    def _parameters(self, owner: int, number: int, keys: list[Key]) -> dict[str, object]:
+        given = {"claimjobs_keys": keys, "claimjobs_json": keys, "claimjobs_meant": len(keys)}
+        return {"claimjobs_me": owner, "claimjobs_number": number, **given, **self._claim_rows.range_of(keys)}
 
     @property
     def guard(self) -> sa.ColumnElement[bool]:
@@ -183,9 +280,10 @@ class RecordInClaimRow(ClaimRecord):
             self._close.count(connection, {**row, "claimjobs_meant": len(jobs)})
 
 
-def record_of(backend: Backend, *, locks_only: bool = False) -> ClaimRecord:
+def record_of(backend: Backend, now: sa.ColumnElement[Any] | None = None, *, locks_only: bool = False) -> ClaimRecord:
     """Where claims are recorded. `locks_only`: those of this consumer are row locks of an open transaction."""
+    now = database_now() if now is None else now
     if locks_only:
-        return RowLocksOnly(backend.roles)
+        return RowLocksOnly(backend, now)
     claim_rows = backend.roles.claim_rows
-    return RecordInRows(backend.roles) if claim_rows is None else RecordInClaimRow(backend.roles, claim_rows)
+    return RecordInRows(backend, now) if claim_rows is None else RecordInClaimRow(backend, now, claim_rows)

@@ -1,63 +1,33 @@
-"""Claims in two phases, find and lock, for any database with SKIP LOCKED. A lease also marks what it has locked."""
+"""Claims in two phases, find and lock, for any database with SKIP LOCKED. Then the claim is recorded."""
 
 from __future__ import annotations
 
 import sqlalchemy as sa
 
-from claimjobs.claim.candidates import key_not_unique
+from claimjobs.claim.batch_statement import BatchStatement
 from claimjobs.claim.locking import JobLocks
-from claimjobs.claim.strategy import ClaimRequest, ClaimResult, ClaimStrategy, Phase, Unmarked
-from claimjobs.claim.written_claim import ClaimedValues
-from claimjobs.database.compiled_statement import CompiledStatement
+from claimjobs.claim.record import ClaimRecord
+from claimjobs.claim.strategy import ClaimRequest, ClaimResult, ClaimStrategy, Phase
 from claimjobs.dialects import Key
-from claimjobs.job import Job
-from claimjobs.statements.lock import mark
-from claimjobs.table.backend import Backend
 
 
 class TwoPhases(ClaimStrategy):
-    """Claims by lease: find and lock, then mark the jobs as owned."""
+    """Find and lock jobs, then record the claim: in the rows of the jobs, in a claim row, or nowhere."""
 
     needs_no_transaction = False
 
-    def __init__(self, backend: Backend, lock: JobLocks, values: ClaimedValues, now: sa.ColumnElement[object]) -> None:
-        """`lock` does not read the columns of `values`."""
-        self._lock, self._values = lock, values
-        self._name = backend.roles.name
-        self._update = CompiledStatement(mark(backend.roles, backend.dialect, now, backend.owners))
-        self.keyset_order, self.is_lazy = self._lock.keyset_order, self._lock.is_lazy
+    def __init__(self, locks: JobLocks, record: ClaimRecord, at_once: BatchStatement | None = None) -> None:
+        """`locks` need not read the columns of `record.values_of`."""
+        self._locks, self._record = locks, record
+        self.keyset_order, self.is_lazy = locks.keyset_order, locks.is_lazy
+        self.at_once = at_once
+        """One statement for a claim that is sent together with a settle; None: there is none."""
 
     def claim(self, connection: sa.Connection, owner: int, request: ClaimRequest) -> ClaimResult:
-        result = self._lock.lock(connection, request, self._values.of(owner))
-        self._mark(connection, owner, result.jobs)
-        return result._replace(owner=owner)
+        claimed = self._locks.lock(connection, request, self._record.values_of(owner))
+        if claimed.jobs:
+            claimed = self._record.record(connection, owner, claimed, request)
+        return claimed._replace(owner=owner)
 
     def phases(self, owner: int, request: ClaimRequest, keys: list[Key]) -> list[Phase]:
-        by = {"claimjobs_keys": keys, "claimjobs_me": owner}
-        return [*self._lock.phases(request, keys), Phase("mark", self._update.statement, by)]
-
-    def _mark(self, connection: sa.Connection, owner: int, jobs: list[Job]) -> None:
-        """Write the owner into locked jobs. Raises KeyUnfit, and Unmarked where fewer rows were written."""
-        if not jobs:
-            return
-        marked = self._update.count(connection, {"claimjobs_keys": [job.key for job in jobs], "claimjobs_me": owner})
-        if marked > len(jobs):
-            raise key_not_unique(self._name)
-        if marked < len(jobs):
-            raise Unmarked(marked, jobs)
-
-
-class LockOnly(ClaimStrategy):
-    """Claims by the row locks of an open transaction: find and lock, and write nothing."""
-
-    needs_no_transaction = False
-
-    def __init__(self, lock: JobLocks) -> None:
-        self._lock = lock
-        self.keyset_order, self.is_lazy = self._lock.keyset_order, self._lock.is_lazy
-
-    def claim(self, connection: sa.Connection, owner: int, request: ClaimRequest) -> ClaimResult:
-        return self._lock.lock(connection, request)._replace(owner=owner)
-
-    def phases(self, owner: int, request: ClaimRequest, keys: list[Key]) -> list[Phase]:
-        return self._lock.phases(request, keys)
+        return [*self._locks.phases(request, keys), *self._record.phases(owner, keys)]

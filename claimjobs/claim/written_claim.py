@@ -1,49 +1,21 @@
-"""The result of a claim that one statement found, locked and recorded. It may be committed before it is read."""
+"""A claim in one statement, which finds, locks and records jobs. It may be committed before its result is read."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import cached_property
 from typing import Any, Final
 
 import sqlalchemy as sa
 
-from claimjobs.claim.candidates import CandidateCount, at_most, check_keys
+from claimjobs.claim.candidates import CandidateCount, CursorStatement, at_most, check_keys
 from claimjobs.claim.row_reader import AS_IT_IS, RowReader
 from claimjobs.claim.strategy import ClaimRequest, ClaimResult
+from claimjobs.database.compiled_statement import CompiledStatement
 from claimjobs.database.transactions import lost_if_it_fails
 from claimjobs.statements.find import Selection
 from claimjobs.table.backend import Backend
-from claimjobs.table.columns import CLAIMED
 from claimjobs.table.roles import ColumnRoles
-
-
-class ClaimedValues:
-    """The values of the columns for state and owner after a claim. `owner_date` is missing: the server sets it."""
-
-    def __init__(self, roles: ColumnRoles) -> None:
-        self._roles = roles
-        self._last: tuple[int | None, Mapping[str, Any]] = (None, {})
-
-    @property
-    def names(self) -> list[str]:
-        """The names of these columns."""
-        return list(self._compute(0))
-
-    def of(self, owner: int) -> Mapping[str, Any]:
-        """The values by column, for jobs that this owner claimed. They are computed once for an owner."""
-        last, values = self._last
-        if owner != last:
-            values = self._compute(owner)
-            self._last = owner, values
-        return values
-
-    def _compute(self, owner: int) -> Mapping[str, Any]:
-        written = self._roles.state.becomes(CLAIMED, sa.literal(owner))
-        return {
-            column.name: value.value if isinstance(value, sa.BindParameter) else value
-            for column, value in written.items()
-        }
-
 
 READABLE: Final = (sa.Integer, sa.Numeric, sa.String, sa.Uuid, sa.LargeBinary)
 """Types of which Python can hold every value, as the driver reads it."""
@@ -64,12 +36,16 @@ def _is_plain(type_: sa.types.TypeEngine[Any]) -> bool:
     return isinstance(type_, READABLE) and not isinstance(type_, sa.Enum)
 
 
-class WrittenClaim:
-    """Makes the result of a claim from the rows of the statement that found, locked and recorded its jobs."""
+class WrittenClaim(CursorStatement[CompiledStatement]):
+    """Such a statement, and the reader of the rows that it returns."""
 
-    def __init__(self, backend: Backend, selection: Selection) -> None:
-        self._roles = backend.roles
-        self._count = CandidateCount(backend, selection)
+    def __init__(self, backend: Backend, selection: Selection, reader: RowReader) -> None:
+        super().__init__(selection, backend.dialect)
+        self._backend, self.reader = backend, reader
+
+    def parameters(self, owner: int, request: ClaimRequest) -> dict[str, Any]:
+        """Of the statement for this request."""
+        return {"claimjobs_me": owner, "claimjobs_size": request.size, **(request.after or {})}
 
     def result(
         self,
@@ -77,16 +53,19 @@ class WrittenClaim:
         rows: Sequence[Any],
         request: ClaimRequest,
         *,
-        reader: RowReader,
         owner: int,
         marked: Mapping[str, Any] = AS_IT_IS,
     ) -> ClaimResult:
-        """The result. A claim of nothing has one row, in which the columns of the job are NULL."""
-        claimed = [] if reader.is_none(rows[0]) else rows
-        jobs = reader.jobs(claimed, marked)
-        check_keys(self._roles, jobs)
-        group_size = reader.group_sizes(claimed[:1])[0] if claimed else 0
+        """The result of a claim that returned these rows. A claim of nothing has one, in which the job is NULL."""
+        claimed = [] if self.reader.is_none(rows[0]) else rows
+        jobs = self.reader.jobs(claimed, marked)
+        check_keys(self._backend.roles, jobs)
+        group_size = self.reader.group_sizes(claimed[:1])[0] if claimed else 0
         is_full = len(claimed) == at_most(request.size, group_size)
         with lost_if_it_fails(connection):  # jobs that are claimed now are candidates no more
             examined = len(claimed) if is_full else len(claimed) + self._count.count(connection, request)
         return ClaimResult(jobs, examined, examined, owner, suspects=bool(group_size))
+
+    @cached_property
+    def _count(self) -> CandidateCount:
+        return CandidateCount(self._backend, self._selection)

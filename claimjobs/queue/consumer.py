@@ -22,7 +22,7 @@ from claimjobs.batch.batch_timer import BatchTimer
 from claimjobs.batch.claim_plan import ClaimPlans
 from claimjobs.batch.hold import Following, HoldContext
 from claimjobs.claim.candidates import Probe
-from claimjobs.claim.record import record_of
+from claimjobs.claim.record import ClaimRecord, record_of
 from claimjobs.claim.strategy import NOTHING, ClaimResult
 from claimjobs.control import Control
 from claimjobs.database.clock import DatabaseClock
@@ -106,14 +106,18 @@ class Consumer:
         still_due = self.plans.still_due
         # A transaction that holds jobs has begun long ago, so the time of its beginning is too old.
         lasts = not chosen.by_lease and isinstance(chosen.now, database_now)
-        record = record_of(backend, locks_only=not chosen.by_lease)
         return Settler(
-            outcome_table(backend, record, statement_now() if lasts else chosen.now),
+            outcome_table(backend, self._record, statement_now() if lasts else chosen.now),
             on_done,
             otherwise=self.access.default_finish if callable(on_done) else None,
             still_due=still_due,
             ready=None if still_due is None else self.plans.selector.selection(None).ready,
         )
+
+    @cached_property
+    def _record(self) -> ClaimRecord:
+        """Where claims are recorded."""
+        return record_of(self.access.backend, self._settings.now, locks_only=not self._settings.by_lease)
 
     @cached_property
     def plans(self) -> ClaimPlans:
@@ -125,7 +129,7 @@ class Consumer:
             chosen.now,
             where=chosen.where,
             order_by=chosen.order_by,
-            hold=chosen.hold,
+            record=self._record,
             locking=chosen.locking,
             still_due=StillDueRows(backend.roles, backend.dialect, self._report) if chosen.on_done == LEAVE else None,
         )
