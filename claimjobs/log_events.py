@@ -1,122 +1,73 @@
 """The events of the log: each record of claimjobs has one of these names in its field `event`.
 
-The names stay the same from version to version, and the messages may not. docs/guide.md has the list, with the fields.
+The names stay the same from version to version, and the messages may not. docs/guide.md says what each one means, and
+which fields it has.
 """
 
 from __future__ import annotations
 
 from typing import Final
 
-# --- jobs ------------------------------------------------------------------------------------------------------
+# --- jobs
 
 JOB_RETRY: Final = "job_retry"
-"""A job failed, and runs again later."""
 JOB_DEAD: Final = "job_dead"
-"""A job failed for the last time."""
 JOBS_LOST: Final = "jobs_lost"
-"""Outcomes were not written, because this owner does not hold the jobs any more."""
 JOBS_RELEASED: Final = "jobs_released"
-"""Jobs that were still held at the deadline of a stop were released."""
 RELEASE_FAILED: Final = "release_failed"
-"""Jobs could not be released, at the deadline of a stop or after a connection was lost."""
 JOBS_LEFT: Final = "jobs_left"
-"""Jobs are still due after their handler, with on_done="leave"."""
 JOBS_UNCLAIMABLE: Final = "jobs_unclaimable"
-"""Rows that no claim takes, because they cannot be read or marked."""
 COMMENTS_LOST: Final = "comments_lost"
-"""The comments are lost that say which tables claimjobs made."""
 JOB_STUCK: Final = "job_stuck"
-"""A dead owner's job cannot be reclaimed."""
 OWNER_STUCK: Final = "owner_stuck"
-"""No job of a dead owner can be reclaimed at the moment."""
 
-# --- batches ---------------------------------------------------------------------------------------------------
+# --- batches
 
 HANDLER_FAILED: Final = "handler_failed"
-"""The handler raised an exception that is about no single job, or decided nothing."""
 HANDLER_HANGS: Final = "handler_hangs"
-"""A batch makes no progress."""
 BATCH_FORGOTTEN: Final = "batch_forgotten"
-"""A batch was dropped without a settle, and its jobs are released."""
 HOOK_FAILED: Final = "hook_failed"
-"""A function of the user's that is called after a settle, or when a handler hangs, raised an exception."""
 BATCH_ROLLED_BACK: Final = "batch_rolled_back"
-"""The transaction that held a batch was rolled back."""
 OUTCOME_REFUSED: Final = "outcome_refused"
-"""The database refuses the outcome of a job, and its failure, too."""
 
-# --- owners and connections --------------------------------------------------------------------------------------
+# --- owners and connections
 
 OWNER_DEAD: Final = "owner_dead"
-"""An owner is dead, and its jobs were reclaimed."""
 OWNER_ELSEWHERE: Final = "owner_elsewhere"
-"""An owner was not reclaimed, because it claims from another table."""
 OWNER_RENEWED: Final = "owner_renewed"
-"""This owner was declared dead, and goes on under a new id."""
 HEARTBEAT_FAILED: Final = "heartbeat_failed"
 SLEEP_FAILED: Final = "sleep_failed"
-"""An idle owner cannot be woken at the moment, and polls."""
 WAKE_FAILED: Final = "wake_failed"
-"""A producer could not wake idle owners."""
 TRYING_AGAIN: Final = "trying_again"
-"""A transaction failed for a reason that passes, and is tried again."""
 OUTAGE_OVER: Final = "outage_over"
-"""A transaction succeeded after it was tried again for a while."""
 
 
-# --- processes ---------------------------------------------------------------------------------------------------
+# --- processes
 
 RUN_STARTED: Final = "run_started"
-"""A run begins; the message says what happens to done jobs."""
 FINDING: Final = "finding"
-"""What `claimjobs explain` would warn of, at the start of a run."""
 RUN_PHASE: Final = "run_phase"
-"""The run drains, stops or cancels."""
 QUEUE_PAUSED: Final = "queue_paused"
-"""A run notices that its queue was paused, or paused for another reason."""
 QUEUE_RESUMED: Final = "queue_resumed"
-"""A run notices the end of a pause."""
 RUN_LATE: Final = "run_late"
-"""Batches were still open at the deadline of the stop, and are released."""
 RUN_IDLE: Final = "run_idle"
-"""No consumer had a job for as long as `--idle` says."""
 RUN_GAVE_UP: Final = "run_gave_up"
-"""The run ends by an error that each further process would meet."""
 COMMAND_FAILED: Final = "command_failed"
-"""A command ends by an error."""
 COMMAND_SAYS: Final = "command_says"
-"""A message of a command, such as that the embedded Postgres is used."""
 PROGRESS: Final = "progress"
-"""The state of the run, every few seconds."""
 PROCESS_STOPPING: Final = "process_stopping"
-"""A process was told to stop: it finishes its open batch, and claims no other."""
 SUPERVISOR_DIED: Final = "supervisor_died"
-"""A process without a supervisor finishes its open batch, or releases it, and ends."""
 CONSUMER_CANCELLED: Final = "consumer_cancelled"
-"""A process releases its open batch and ends."""
 CONSUMER_FAILED: Final = "consumer_failed"
-"""A process ends by an exception."""
 PROCESS_SILENT: Final = "process_silent"
-"""A consumer has not reported for so long that it is killed: none of its threads can run."""
 PROCESS_REFUSED: Final = "process_refused"
-"""The system refuses to start a process."""
 PROCESS_ENDED: Final = "process_ended"
-"""A process has ended early; it is replaced, unless the run is stopping."""
 SETUP_FAILED: Final = "setup_failed"
-"""The context manager of `--setup` raised an exception."""
 THREAD_LEFT: Final = "thread_left"
-"""A thread that the handler started was still running at the end."""
 COUNT_FAILED: Final = "count_failed"
-"""The jobs could not be counted for the display."""
 SERVING: Final = "serving"
-"""Pages for monitoring are served."""
 REQUEST_FAILED: Final = "request_failed"
-"""A client of these pages left early, or sent what is no request."""
 BACKLOG_FAILED: Final = "backlog_failed"
-"""The backlog could not be read for monitoring."""
 BACKLOG_RESTORED: Final = "backlog_restored"
-"""The backlog can be read again."""
 RECLAIM_FAILED: Final = "reclaim_failed"
-"""The jobs of a process that has ended could not be reclaimed yet."""
 OUTPUT_FAILED: Final = "output_failed"
-"""The output cannot be written any more."""
