@@ -71,7 +71,7 @@ class ClaimPlans:
         locking: Locking | None,
         still_due: StillDueRows | None,
     ) -> None:
-        """`record`: where claims are recorded. `still_due`: with `on_done="leave"`, the rows that are not claimed again.
+        """`record`: where claims are recorded. `still_due`: with `on_done="leave"`, rows not to be claimed again.
 
         The others are those of a Queue.
         """

@@ -13,7 +13,8 @@ LEFT_ALONE: Final = "not server_that_is and not packet_holds and not innocent"
 
 TARGETS: Final[dict[str, tuple[str, str]]] = {
     "claim": (
-        "claim/one_statement claim/two_phases claim/record claim/written_claim claim/candidates claim/find_and_lock claim/candidate_range "
+        "claim/one_statement claim/two_phases claim/record claim/written_claim claim/candidates claim/find_and_lock "
+        "claim/candidate_range "
         "claim/locking table/acceptance batch/settle_and_claim lease/lease_hold "
         "queue/consumer queue/batch_loop queue/row_isolation claim/row_reader statements/find statements/lock "
         "statements/lock statements/claim statements/column_encoding",
