@@ -5,7 +5,6 @@ That is one commit for each batch. Where the database can, it is also one statem
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import Any
 
@@ -25,14 +24,17 @@ from claimjobs.statements.claim import settled_by_the_dead
 from claimjobs.statements.claim_rows import settle_and_check
 
 
-class SettleAndClaim(ABC):
-    """A way to settle a batch and claim the next one."""
+class SettleAndClaim:
+    """First the statements of a settle, then those of a claim."""
 
-    @abstractmethod
+    def __init__(self, settler: Settler, strategy: ClaimStrategy) -> None:
+        self._settler, self._strategy = settler, strategy
+
     def needs_no_transaction(self, outcomes: Outcomes) -> bool:
         """Whether these outcomes and the claim need no transaction around them."""
+        del outcomes
+        return False
 
-    @abstractmethod
     def settle_and_claim(
         self, connection: sa.Connection, me: int, request: ClaimRequest, *, owner: int, outcomes: Outcomes
     ) -> tuple[set[Key], ClaimResult]:
@@ -41,21 +43,6 @@ class SettleAndClaim(ABC):
 
         Raises SomeLost, OwnerDead or KeyUnfit: roll back then, and settle without a claim.
         """
-
-
-class SettleThenClaim(SettleAndClaim):
-    """First the statements of a settle, then those of a claim."""
-
-    def __init__(self, settler: Settler, strategy: ClaimStrategy) -> None:
-        self._settler = settler
-        self._strategy = strategy
-
-    def needs_no_transaction(self, outcomes: Outcomes) -> bool:
-        return False
-
-    def settle_and_claim(
-        self, connection: sa.Connection, me: int, request: ClaimRequest, *, owner: int, outcomes: Outcomes
-    ) -> tuple[set[Key], ClaimResult]:
         unwritten = self._settler.settle_in(connection, owner, outcomes)
         return unwritten, self._strategy.claim(connection, me, request)
 
@@ -65,8 +52,8 @@ class SettleAndClaimInOne(SettleAndClaim):
 
     def __init__(self, settler: Settler, strategy: OneStatement, settle: sa.Delete | sa.Update, keys: int) -> None:
         """`settle`: the settler's statement for done jobs."""
-        self._settler, self._one = settler, strategy
-        self._otherwise = SettleThenClaim(settler, strategy)
+        super().__init__(settler, strategy)
+        self._one = strategy
         self._settle_columns = SETTLED_COLUMNS + keys
         self._statement = strategy.statement(self._settle_columns, settle)
 
@@ -77,7 +64,7 @@ class SettleAndClaimInOne(SettleAndClaim):
         self, connection: sa.Connection, me: int, request: ClaimRequest, *, owner: int, outcomes: Outcomes
     ) -> tuple[set[Key], ClaimResult]:
         if not self.needs_no_transaction(outcomes):
-            return self._otherwise.settle_and_claim(connection, me, request, owner=owner, outcomes=outcomes)
+            return super().settle_and_claim(connection, me, request, owner=owner, outcomes=outcomes)
         if owner != me:  # declared dead meanwhile: without BEGIN only one statement can be sent, and that is the settle
             return self._settler.settle_in(connection, owner, outcomes), NOTHING
         statement = self._statement
@@ -104,7 +91,7 @@ class SettleAndClaimInPipeline(SettleAndClaim):
         self, settler: Settler, strategy: ClaimStrategy, claim: BatchStatement, settle: sa.Delete | sa.Update
     ) -> None:
         """`settle`: the settler's statement for a batch whose jobs are all done."""
-        self._otherwise = SettleThenClaim(settler, strategy)
+        super().__init__(settler, strategy)
         self._claim = claim
         self._settle = CompiledStatement(settle_and_check(settle, claim.claim_rows))
         self._were_together = False
@@ -117,7 +104,7 @@ class SettleAndClaimInPipeline(SettleAndClaim):
         self, connection: sa.Connection, me: int, request: ClaimRequest, *, owner: int, outcomes: Outcomes
     ) -> tuple[set[Key], ClaimResult]:
         if not outcomes.is_done_batch:
-            return self._otherwise.settle_and_claim(connection, me, request, owner=owner, outcomes=outcomes)
+            return super().settle_and_claim(connection, me, request, owner=owner, outcomes=outcomes)
         number = next(NUMBERS)
         new = {"claimjobs_new_me": me, "claimjobs_new_number": number}
         mine = {**self._claim.parameters(me, request), "claimjobs_number": number}
@@ -149,4 +136,4 @@ def settle_and_claim_for(settler: Settler, strategy: ClaimStrategy) -> SettleAnd
     settle = settler.in_one
     if isinstance(strategy, OneStatement) and settle is not None:
         return SettleAndClaimInOne(settler, strategy, settle, keys=strategy.key_columns)
-    return SettleThenClaim(settler, strategy)
+    return SettleAndClaim(settler, strategy)
