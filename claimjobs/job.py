@@ -110,6 +110,12 @@ def claim_of(job: Job) -> Mapping[str, Any]:
     return job if job._claim is None else job._claim
 
 
+def with_claim(job: Job, claim: Mapping[str, Any]) -> Job:
+    """The job, with the columns of its claim, which are in the side-car."""
+    job._claim = claim
+    return job
+
+
 def key_of(row: Any) -> Any:
     """The key in a row of key columns."""
     return row[0] if len(row) == 1 else tuple(row)

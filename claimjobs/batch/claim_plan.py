@@ -36,7 +36,6 @@ class ClaimPlan:
     """The rows that are due and match, in order."""
     strategy: ClaimStrategy
     backend: Backend
-    now: sa.ColumnElement[Any]
     changes: bool
     """Whether a callable gives the predicate, so that the next claim needs another plan."""
     divisible: bool = True
@@ -52,8 +51,7 @@ class ClaimPlan:
     @cached_property
     def work(self) -> sa.ColumnElement[Any]:
         """A scalar that is NULL when there is nothing to claim."""
-        claimable = job_rows(self.backend, self.now).claimable(self.selection.ready)
-        return work(self.backend.source, replace(self.selection, ready=claimable))
+        return work(self.backend.source, self.selection)
 
 
 class ClaimPlans:
@@ -88,8 +86,10 @@ class ClaimPlans:
         last = self._last
         if last is None or last.changes or last.where is not where:
             selection, changes = self.selector.selection(where), self.selector.changes(where)
+            ready = job_rows(self._backend, self._now).claimable(selection.ready)
+            selection = replace(selection, ready=ready)
             strategy = self.strategy(selection)
-            self._last = last = ClaimPlan(where, selection, strategy, self._backend, self._now, changes=changes)
+            self._last = last = ClaimPlan(where, selection, strategy, self._backend, changes=changes)
         return last
 
     def strategy(self, selection: Selection, *, lock_before_mark: bool = False) -> ClaimStrategy:

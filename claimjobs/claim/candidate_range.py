@@ -8,8 +8,8 @@ import time
 from collections.abc import Sequence
 from typing import Any, Final
 
+from claimjobs.claim.candidates import place_of
 from claimjobs.claim.strategy import After, ClaimRequest, ClaimResult, ClaimStrategy
-from claimjobs.errors import Unreadable
 from claimjobs.job import Job
 from claimjobs.report import Report
 from claimjobs.statements.find import KeysetOrder
@@ -79,8 +79,8 @@ class CandidateRange:
         self._overfetch.learn(result, request.size, request.limit)
         self._report.count_claim(len(result.jobs), candidates=result.found, collisions=result.collisions)
         self._found += result.found
-        # A claim that read as many candidates as it might, and claimed none; a lazy one has met all there are.
-        is_lazy = self._strategy is not None and self._strategy.is_lazy
+        # A claim that read as many candidates as it might, and claimed none. A lazy one without a place has met all.
+        is_lazy = self._strategy is not None and self._strategy.is_lazy and result.end is None
         if not (result.jobs or is_lazy) and result.found >= request.limit:
             widest = WIDEST if result.end is not None else math.inf
             wider = int(min(request.limit * WIDER, max(widest, request.size)))
@@ -138,19 +138,11 @@ class Cursor:
         if from_head is not None:
             self._head_at = time.monotonic() + min(SHARE * from_head, LONGEST)
         if len(claimed.jobs) == request.size and self._keyset_order is not None:
-            self._place = self._after(self._keyset_order, claimed.jobs[-1])
+            self._place = place_of(self._keyset_order, claimed.jobs[-1])
         elif not claimed.jobs or claimed.found < request.limit:
             self._place = None
         else:  # others had locked what it read: the next claim reads more, from the same place
             self._place = request.after
-
-    @staticmethod
-    def _after(keyset_order: KeysetOrder, job: Job) -> After:
-        """The place of a job. None if Python cannot hold one of its values."""
-        try:
-            return keyset_order.place(job)
-        except Unreadable:
-            return None
 
     def restart_from_head(self) -> None:
         """Begin the next claim at the head."""

@@ -11,9 +11,9 @@ import sqlalchemy as sa
 
 from claimjobs.claim.strategy import After, ClaimRequest, Phase
 from claimjobs.dialects import Dialect, Key
-from claimjobs.errors import KeyUnfit, key_unequal
+from claimjobs.errors import KeyUnfit, Unreadable, key_unequal
 from claimjobs.job import Job, key_of
-from claimjobs.statements.find import Selection, find, how_many, keyset_order_of, last_candidate
+from claimjobs.statements.find import KeysetOrder, Selection, find, how_many, keyset_order_of, last_candidate
 from claimjobs.statements.settle import still_there
 from claimjobs.table.backend import Backend
 from claimjobs.table.roles import ColumnRoles
@@ -112,6 +112,14 @@ def key_not_unique(table: str) -> KeyUnfit:
         f"two rows of table {table!r} have the same key, so neither can be named: choose columns that are unique "
         "together as Columns(key=...)"
     )
+
+
+def place_of(order: KeysetOrder | None, job: Job) -> After:
+    """The place of a job in the order. None: the order has no places, or Python cannot hold one of the job's values."""
+    try:
+        return None if order is None else order.place(job)
+    except Unreadable:
+        return None
 
 
 def first_group(rows: Sequence[Sequence[Any]], size: int) -> tuple[list[Key], int]:

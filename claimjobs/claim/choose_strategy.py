@@ -41,9 +41,9 @@ def strategy_for(
     at_once = batch_statement(backend, selection, claim_rows) if may_be_one and claim_rows is not None else None
     locks: JobLocks
     if backend.user_table is not None:
-        from claimjobs.claim.side_car import side_car_locks  # noqa: PLC0415 - most users need no side-car
+        from claimjobs.claim.side_car import SideCarLocks  # noqa: PLC0415 - most users need no side-car
 
-        locks = side_car_locks(backend, selection, now)
+        locks = SideCarLocks(backend, selection, now)
     else:
         locks = (locking or RowLocks()).locks(backend, selection, known=list(record.values_of(0)))
     if selection.reads_other_rows:

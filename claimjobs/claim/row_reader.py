@@ -67,12 +67,6 @@ class RowReader:
             every = [places if type(row) is not PartlyRead else self._partly(row, places) for row in rows]
         return [Job(key, row, None, own) for key, row, own in zip(self._keys_of(rows), rows, every, strict=True)]
 
-    def job(self, row: Sequence[Any], claim: Mapping[str, Any]) -> Job:
-        """The job of a row, with the columns of its claim. Raises KeyUnfit."""
-        places = self._places if type(row) is not PartlyRead else self._partly(row, self._places)
-        [key] = self._keys_of([row])
-        return Job(key, row, claim, places)
-
     def _keys_of(self, rows: Sequence[Sequence[Any]]) -> list[Any]:
         try:
             return list(map(self._key, rows))

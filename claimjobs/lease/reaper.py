@@ -22,7 +22,7 @@ from claimjobs.database.error_translation import reason
 from claimjobs.database.transactions import savepoint
 from claimjobs.dialects import Key
 from claimjobs.errors import ClaimjobsError, StatementTimedOut
-from claimjobs.job import Job, claim_of, key_of
+from claimjobs.job import Job, claim_of, key_of, with_claim
 from claimjobs.key_text import key_in_message
 from claimjobs.lease.owner_row import END_OF_SESSION
 from claimjobs.lease.registry import OwnerState, Watch, dead_among, left_by_failover, read_owners
@@ -271,7 +271,7 @@ class Reaper:
             rows = self._connector.transaction(
                 lambda connection: statement.rows(connection, values, reader), patience=1
             )
-            return reader.job(rows[0], claim) if rows else Job(key, {}, claim)
+            return with_claim(reader.jobs(rows[:1])[0], claim) if rows else Job(key, {}, claim)
         return Job(key, {}, claim)
 
     def _declare_dead(

@@ -10,14 +10,13 @@ import sqlalchemy as sa
 
 from claimjobs.dialects import Dialect
 from claimjobs.statements.count import counts
-from claimjobs.statements.find import SIZE, SUSPECT, Selection, first, keyset_order_of
-from claimjobs.statements.lock import first_free
+from claimjobs.statements.find import SUSPECT
 from claimjobs.table.claim_rows import ClaimRows
 from claimjobs.table.columns import DONE, UNCLAIMED
 from claimjobs.table.roles import ColumnRoles
 
 ATTEMPTS: Final = "claimjobs_attempts"
-"""The last column of a job: how many attempts have failed."""
+"""How many attempts of a job have failed."""
 
 
 @dataclass(frozen=True)
@@ -56,48 +55,14 @@ class SideCarJoin:
         return self.claims.need("attempts", "claiming")
 
 
-def find(pair: SideCarJoin, selection: Selection) -> sa.Select[Any]:
-    """The first `limit` rows that are ready and not claimed, in order: their keys, then the sizes of their groups."""
-    return first(sa.select(*pair.source.key, pair.group_size.label(SUSPECT)).where(pair.group_size >= 0), selection)
-
-
-def lock(pair: SideCarJoin, selection: Selection) -> sa.Select[Any]:
-    """Lock the first `size` of the `candidates` that nobody else has locked and that are still ready: their keys.
-
-    The claims that it reads may be older than its locks. So the caller checks the claims again.
-    """
-    source = pair.source
-    rows = sa.select(*source.key).where(selection.found, pair.group_size >= 0)
-    picked = pair.dialect.only_candidates(rows, source.key, selection.order, source.key_index)
-    return picked.limit(SIZE).with_for_update(skip_locked=True, key_share=True, of=source.table)
-
-
-def find_and_lock(pair: SideCarJoin, selection: Selection) -> sa.Select[Any]:
-    """As `find`, and lock them, without those that others have locked: the first `size`. Between the key and the size
-    of the group stand other columns of the order, if they are numbers: every driver can read these.
-
-    For a database that `locks_in_order`. What it reads of the claims may be older than its locks, as with `lock`.
-    """
-    order = keyset_order_of(selection)
-    columns = [] if order is None else [column for column in order.columns if isinstance(column.type, sa.Integer)]
-    others = [column for column in columns if column not in set(pair.source.key)]
-    rows = sa.select(*pair.source.key, *others, pair.group_size.label(SUSPECT)).where(pair.group_size >= 0)
-    return first_free(rows, selection, pair.source)
-
-
-def how_many(pair: SideCarJoin, selection: Selection) -> sa.Select[Any]:
-    """How many rows `find` returns."""
-    return sa.select(sa.func.count()).select_from(find(pair, selection).subquery("candidate"))
-
-
-def free(pair: SideCarJoin, columns: Sequence[Any]) -> sa.Select[Any]:
-    """These columns of those of the rows `keys` that are not claimed; then failed attempts.
+def free(pair: SideCarJoin) -> sa.Select[Any]:
+    """Those of the rows `keys` that are not claimed, and may be: their keys, failed attempts, sizes of their groups.
 
     One statement looks at claim rows and at the side-car: a settle may bring a job from one to the other in between.
     """
     attempts = sa.func.coalesce(pair.in_claim(pair.attempts), 0)
-    rows = sa.select(*columns, attempts.label(ATTEMPTS)).where(pair.dialect.among(pair.source.key, "claimjobs_keys"))
-    return rows.where(pair.group_size >= 0, pair.source.free)
+    rows = sa.select(*pair.source.key, attempts.label(ATTEMPTS), pair.group_size.label(SUSPECT))
+    return rows.where(pair.dialect.among(pair.source.key, "claimjobs_keys"), pair.group_size >= 0, pair.source.free)
 
 
 def note(pair: SideCarJoin) -> sa.Executable:

@@ -86,6 +86,6 @@ def claim_by_hand(queue: Queue, connection: sa.Connection, size: int, limit: int
 
 
 def locks_of(queue: Queue) -> Any:
-    """How its claims find and lock rows."""
+    """How claims of a queue with a side-car find and lock rows."""
     algorithm: Any = queue._consumer.plans.plan(None).strategy
-    return algorithm._lock
+    return algorithm._locks._locks

@@ -9,9 +9,10 @@ import pytest
 import sqlalchemy as sa
 
 from claimjobs import Queue
+from claimjobs.claim.strategy import ClaimRequest
 from claimjobs.statements import settle
 from claimjobs.statements import side_car as statements
-from claimjobs.statements.find import Selection
+from claimjobs.statements.find import Selection, find
 from claimjobs.table.definitions import BATCHES_TABLE
 from tests.backends import Backend
 from tests.conformance.jobs import by_hand
@@ -59,9 +60,8 @@ def pair_of(queue: Queue) -> statements.SideCarJoin:
 
 
 def test_candidates_are_read_in_order_and_their_claims_by_key(backend: Backend, busy: Queue) -> None:
-    in_one = backend.dialect.locks_in_order
-    find = (locks_of(busy)._statement if in_one else locks_of(busy)._finder)._from_head
-    plan = plan_of(backend, busy, find, {"claimjobs_limit": SIZE, **({"claimjobs_size": SIZE} if in_one else {})})
+    phase = locks_of(busy).phases(ClaimRequest(SIZE, SIZE), [])[0]
+    plan = plan_of(backend, busy, phase.statement, dict(phase.parameters))
     wanted = {backend.primary_key_of("orders"), backend.primary_key_of("orders_claims")}
     assert set(plan.indexes) - {backend.primary_key_of(BATCHES_TABLE)} <= wanted | {""}, plan.text
     assert wanted <= set(plan.indexes), plan.text
@@ -71,7 +71,7 @@ def test_candidates_are_read_in_order_and_their_claims_by_key(backend: Backend, 
 def test_everything_of_a_selection_is_asked_of_the_users_table(backend: Backend) -> None:
     queue = orders(backend, 1)
     pair = pair_of(queue)
-    statement = statements.find(pair, Selection(sa.true(), pair.source.default_order))
+    statement = find(pair.source, Selection(pair.group_size >= 0, pair.source.default_order))
     assert [str(table) for table in statement.get_final_froms()] == ["orders"]
 
 
