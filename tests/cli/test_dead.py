@@ -16,6 +16,8 @@ from claimjobs.table.definitions import article_table
 from tests.backends import Backend
 from tests.cli.command import Ended, claimjobs
 
+pytestmark = pytest.mark.one_server("a command parses and prints; dead jobs are tested beside the Queue")
+
 JOBS = article_table()
 PAIRS = job_table(
     "pairs",

@@ -18,6 +18,10 @@ from tests.cli.command import Ended, claimjobs, mapped, shared
 from tests.process.command import HANDLERS, noted
 from tests.process.work import AUDIT
 
+pytestmark = pytest.mark.one_server(
+    "a command parses and prints; what differs between databases is tested beside the Queue"
+)
+
 FILE = """\
 table = "tickets"
 order_by = ["-weight", "shop"]

@@ -12,6 +12,10 @@ from tests.backends import Backend
 from tests.cli.command import claimjobs, mapped, shared
 from tests.process.command import HANDLERS
 
+pytestmark = pytest.mark.one_server(
+    "a command parses and prints; what differs between databases is tested beside the Queue"
+)
+
 BOOKS = 'table = "books"\n[columns]\nowner_id = "worker"\n'
 
 

@@ -16,6 +16,8 @@ from tests.cli.command import Ended, claimjobs
 from tests.conformance.jobs import jobs
 from tests.conformance.owners import age, end_session, still
 
+pytestmark = pytest.mark.one_server("a command parses and prints; the reaper is tested beside the Queue")
+
 
 def reclaim(backend: Backend, *words: str | int) -> Ended:
     return claimjobs("reclaim", *map(str, words), "--url", backend.url)

@@ -15,6 +15,10 @@ from claimjobs.table.definitions import FIRST_OWNER, OWNER_TABLE
 from tests.backends import Backend
 from tests.cli.command import Ended, claimjobs, mapped, shared
 
+pytestmark = pytest.mark.one_server(
+    "a command parses and prints; the DDL of each database is in docs/sql.md and tests/conformance"
+)
+
 
 @pytest.fixture
 def models(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:

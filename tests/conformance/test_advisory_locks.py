@@ -21,6 +21,8 @@ from claimjobs.table.definitions import article_table
 from tests.backends import Backend
 from tests.conformance.jobs import counted, jobs, names
 
+pytestmark = pytest.mark.one_server("contrib: the rest of the suites runs it on every database")
+
 JOBS = article_table()
 TRY = ("pg_try_advisory_lock(wanted", "get_lock(wanted")
 """An owner's own lock comes from no list."""

@@ -20,6 +20,8 @@ from claimjobs.errors import ColumnMissing, CrossedFork, KeyUnfit, UnfitTable
 from tests.backends import Backend
 from tests.conformance.jobs import counted
 
+pytestmark = pytest.mark.one_server("contrib: the rest of the suites runs it on every database")
+
 JAVA_POOL = "create table java_pool (tid int primary key, taskid int unique)"
 TASK_POOL = "create table task_pool (taskid int primary key, tid int unique)"
 AT_ONCE = 32

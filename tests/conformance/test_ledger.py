@@ -23,6 +23,8 @@ from tests.backends import Backend
 from tests.conformance.jobs import jobs
 from tests.conformance.payer import PAYMENTS, pay, pay_and_die
 
+pytestmark = pytest.mark.one_server("contrib: the rest of the suites runs it on every database")
+
 SPAWN = multiprocessing.get_context("spawn")
 Make = Callable[..., Ledger]
 

@@ -25,6 +25,8 @@ from tests.conformance.jobs import jobs, names
 from tests.conformance.owners import owner_of
 from tests.flavours import FAMILIES, MAY_BE_MISSING
 
+pytestmark = pytest.mark.one_server("contrib: the rest of the suites runs it on every database")
+
 QUICK = Liveness(lease=2.0)
 WAYS: dict[str, dict[str, Any]] = {
     "claims per row": {},

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import ast
 
-import pytest
-
 from docs import make_house
 from tests.docs.markdown import table
 
@@ -13,29 +11,19 @@ GROWN, SHRUNK = 1.02, 0.90
 """The page is made again after more than that: it need not be part of each change."""
 
 
-@pytest.fixture(scope="module")
-def today() -> dict[str, int]:
-    return make_house.figures(make_house.house())
-
-
 def said() -> dict[str, int]:
     rows = table(make_house.PAGE, "figure", "before", "today", "at most")
     return {name: int(count.replace(",", "")) for name, _, count, _ in rows}
 
 
-def test_the_page_has_all_figures_and_rooms(today: dict[str, int]) -> None:
-    text = make_house.PAGE.read_text(encoding="utf-8")
+def test_the_page_is_about_right_and_no_bound_is_exceeded_anew() -> None:
+    text, today = make_house.PAGE.read_text(encoding="utf-8"), make_house.figures(make_house.house())
     assert text.startswith(make_house.HEAD), "run `python -m docs.make_house`"
     assert said().keys() == today.keys()
     assert len(table(make_house.PAGE, "room", "lines", "files", "classes", "functions")) > 10
-
-
-def test_the_library_is_about_as_large_as_the_page_says(today: dict[str, int]) -> None:
     for name in (make_house.LINES, make_house.FILES, make_house.CLASSES, make_house.FUNCTIONS):
         assert SHRUNK * said()[name] <= today[name] <= GROWN * said()[name], f"{name}: run `python -m docs.make_house`"
-
-
-def test_no_bound_is_exceeded_and_what_is_beyond_its_bound_does_not_grow(today: dict[str, int]) -> None:
+    # What is beyond its bound does not grow.
     most = {name: max(bound, said()[name] * GROWN) for name, bound in make_house.BOUNDS.items()}
     assert {name: today[name] for name in most if today[name] > most[name]} == {}
 
