@@ -19,6 +19,8 @@ from tests.chaos.engines import engine_to
 LEASE = 3.0
 SIZE = 10
 WORK_SECONDS = 0.05
+READY = "ready"
+"""What a consumer logs when a SIGTERM lets it end in order."""
 META = sa.MetaData()
 INNODB: dict[str, Any] = {"mysql_engine": "InnoDB", "mariadb_engine": "InnoDB"}
 ORDERS = sa.Table("orders", META, sa.Column("id", sa.Integer, primary_key=True, autoincrement=False), **INNODB)
@@ -39,6 +41,7 @@ def main(url: str, options: dict[str, Any]) -> None:
     audit = engine_to(url, isolation_level="AUTOCOMMIT", pool_size=1)
     with Queue(url, liveness=Liveness(lease=LEASE), **options) as queue:
         signal.signal(signal.SIGTERM, lambda *_: queue.stop())
+        logging.info(READY)
         for batch in queue.batches(SIZE):
             with batch:
                 with audit.connect() as connection:

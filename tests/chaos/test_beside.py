@@ -18,7 +18,7 @@ import sqlalchemy as sa
 
 from claimjobs import make, side_car_tables
 from tests.backends import Backend, Servers
-from tests.chaos.beside import META, ORDERS, RUNS, SIZE
+from tests.chaos.beside import META, ORDERS, READY, RUNS, SIZE
 from tests.chaos.fleet import Group, all_ended
 from tests.tenants import neighbour_of
 
@@ -104,6 +104,7 @@ def _kill_in_turn(places: Sequence[Place], folder: Path) -> None:
         for place in places:
             place.backend.wait_for(lambda place=place: place.all_done, "every job is done", 120)  # type: ignore[misc]
         for group in running:
+            places[0].backend.wait_for(lambda group=group: READY in group.log.read_text(), "it is ready", 120)  # type: ignore[misc]
             group.stop()
     assert all(group.leader.returncode == 0 for group in running), [log.read_text() for log in folder.glob("*.log")]
     runs = [_runs(backend) for backend in backends]
