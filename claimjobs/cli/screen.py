@@ -23,7 +23,7 @@ from claimjobs.key_text import visible
 from claimjobs.log_events import PROGRESS
 from claimjobs.log_records import LogFormat, TextFormatter, stderr_handler
 from claimjobs.report import Report
-from claimjobs.workers.progress import Snapshot, Summary
+from claimjobs.workers.run import Snapshot, Summary
 
 WIDTH: Final = 92
 """The width of the picture in characters."""

@@ -22,8 +22,7 @@ from claimjobs.options import Liveness, Retry
 from claimjobs.signals import after, exit_despite_threads, graceful, interrupted_at_once
 from claimjobs.workers.endpoints import Endpoints
 from claimjobs.workers.process_main import Plan, log_details
-from claimjobs.workers.progress import Summary
-from claimjobs.workers.run import Run
+from claimjobs.workers.run import Run, Summary
 from claimjobs.workers.supervisor import Supervisor
 
 GENERATORS: Final = 2

@@ -26,24 +26,17 @@ from claimjobs.options import Liveness, Retry
 from claimjobs.queue.map_file import Described, queue_of
 from claimjobs.queue.queue import Queue
 from claimjobs.queue.references import load
+from claimjobs.report import Report
 from claimjobs.settle.failures import Hooks
 from claimjobs.signals import Cancelled, allow_cancel, exit_despite_threads, handle, unblock_signals
 from claimjobs.table.definitions import DEFAULT_TABLE
 from claimjobs.table.reflection import is_demonstrations
 from claimjobs.workers.consumer import consume
 from claimjobs.workers.demo import article_rows, produce
-from claimjobs.workers.handlers import Handler, Per, handler_of
-from claimjobs.workers.hooks import entered, hook_named, setup_named
+from claimjobs.workers.handlers import Handler, Per, entered, handler_of, hook_named, setup_named
 from claimjobs.workers.process_slot import Count
 from claimjobs.workers.reporter import SOONEST, Reporter
-from claimjobs.workers.supervisor_pipe import (
-    Ended,
-    GaveUp,
-    LogToSupervisor,
-    Progress,
-    Registered,
-    SupervisorPipe,
-)
+from claimjobs.workers.supervisor_pipe import Ended, GaveUp, LogToSupervisor, State, SupervisorPipe
 
 log = logging.getLogger("claimjobs.process_main")
 
@@ -139,7 +132,7 @@ class Demonstration(Handler):
 
 
 def run_consumer(plan: Plan, reports_begin: bool, open_jobs: Count, pipe: Connection) -> None:
-    """Run a consumer process. With `reports_begin` it sends `Began` before each batch, and a report after each.
+    """Run a consumer process. With `reports_begin` it sends its state before and after each batch.
 
     `open_jobs` has the number of jobs of its open batch: the supervisor reads it when this process is dead.
     """
@@ -148,16 +141,11 @@ def run_consumer(plan: Plan, reports_begin: bool, open_jobs: Count, pipe: Connec
             handler = plan.load_handler()
             queue.use_hooks(plan.load_hooks())
             setup.enter_context(entered(setup_named(plan.setup), plan.setup))
-        reporter = Reporter(
-            queue,
-            supervisor,
-            open_jobs,
-            soonest=0.0 if reports_begin else SOONEST,
-            sends_began=reports_begin,
-        )
+        soonest = 0.0 if reports_begin else SOONEST
+        reporter = Reporter(queue, supervisor, open_jobs, soonest=soonest, sends_began=reports_begin)
         if plan.observed:
             queue.measure_batches()
-        supervisor.send(Registered(queue.owner_id or None))
+        supervisor.send(State(Report(), queue.owner_id or None))
         with reporter:
             consume(queue, handler, size=plan.size, poll=plan.poll, prefetch=plan.prefetch, observer=reporter)
 
@@ -171,7 +159,7 @@ def run_generator(plan: Plan, jobs: int | None, rate: float | None, pipe: Connec
             rows,
             commit_every=plan.commit_every,
             rate=rate,
-            on_commit=lambda _: supervisor.send(Progress(queue.report)),
+            on_commit=lambda _: supervisor.send(State(queue.report)),
         )
 
 
@@ -202,7 +190,7 @@ def _working(plan: Plan, pipe: Connection) -> Iterator[tuple[Queue, SupervisorPi
     finally:
         queue.close()
         queue.engine.dispose()
-        supervisor.send(Progress(queue.report))
+        supervisor.send(State(queue.report))
     if supervisor.died:
         code = 1  # if it lives, and only the pipe is broken, it starts another process
     else:

@@ -18,8 +18,8 @@ from claimjobs.backoff import Backoff
 from claimjobs.log_events import PROCESS_ENDED
 from claimjobs.report import Report
 from claimjobs.signals import signals_blocked
-from claimjobs.workers.progress import ProcessFigures
-from claimjobs.workers.supervisor_pipe import Alive, Began, Command, Ended, GaveUp, Message, Progress, Registered
+from claimjobs.workers.run import ProcessFigures
+from claimjobs.workers.supervisor_pipe import Command, Ended, GaveUp, Message, State
 
 SPAWN: Final[SpawnContext] = multiprocessing.get_context("spawn")
 """A forked child would share its parent's database connections; a spawned one starts with none."""
@@ -53,7 +53,7 @@ class ProcessSlot:
         self.finished = False
         """Whether the process came to its end: no replacement is due."""
         self.was_ready = False
-        """Whether a process of this slot has registered or ended, or could not be started."""
+        """Whether a process of this slot has reported or ended, or could not be started."""
         self.ending = False
         """Whether the process was sent `stop`: it is not replaced, however it ends."""
         self.gave_up: GaveUp | None = None
@@ -64,7 +64,7 @@ class ProcessSlot:
         self.ended_unasked = False
         """Whether it ended because of a signal of its own, before this supervisor told it to stop."""
         self.busy = False
-        """Whether the process holds a batch, if it reports that."""
+        """Whether the process holds a batch, as it reported last."""
         self.active = -math.inf
         """When it last held one, by the machine's monotonic clock."""
         self.heard_at: float | None = None
@@ -161,23 +161,17 @@ class ProcessSlot:
 
     def note(self, message: Message) -> None:
         """Store what a message says about the process."""
-        if isinstance(message, (Registered, Progress, Alive)):
-            self.heard_at, self.stalled = time.monotonic(), 0.0
-        if isinstance(message, Registered):
-            self.owner_id = message.owner_id
-            self.was_ready = True
-        elif isinstance(message, Began):
-            self.busy = True
+        if isinstance(message, State):
+            now = time.monotonic()
+            self.was_ready, self.heard_at, self.stalled = True, now, message.stalled
+            self._now, self.busy = message.report, message.is_busy
+            self.owner_id = message.owner_id or self.owner_id
+            if message.is_busy or message.batch:
+                self.active = now
+            if message.batch:
+                self._batch, self._errors = message.batch, []
         elif isinstance(message, Ended):
             self.ended_normally, self.ended_unasked = True, message.by_signal and not self.ending
-        elif isinstance(message, Progress):
-            self.busy, self.active = False, time.monotonic()
-            self._now = message.report
-            self.owner_id = message.owner_id or self.owner_id
-            self._batch = message.batch or self._batch
-            self._errors = [] if message.batch else self._errors
-        elif isinstance(message, Alive):
-            self._now, self.stalled = message.report, message.stalled
         elif isinstance(message, GaveUp):
             self._errors = [kind for kind in self._errors if kind == message.kind] + [message.kind]
             if message.at_once or len(self._errors) >= STRIKES:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import threading
 import time
 from typing import Final, Self
@@ -11,18 +10,18 @@ from claimjobs.batch.batch import Batch
 from claimjobs.queue.queue import Queue
 from claimjobs.workers.consumer import BatchObserver
 from claimjobs.workers.process_slot import Count
-from claimjobs.workers.supervisor_pipe import Alive, Began, Progress, SupervisorPipe
+from claimjobs.workers.supervisor_pipe import State, SupervisorPipe
 
 SOONEST: Final = 0.1
 """Seconds between two reports. One after each fast batch would cost as much as several of its jobs."""
 ALIVE_EVERY: Final = 2.0
-"""Seconds without a batch after which `Alive` is sent."""
+"""Seconds without a batch after which the state is sent all the same."""
 
 
 class Reporter(BatchObserver):
-    """Sends `Progress` after batches, and `Alive` meanwhile: a process whose threads cannot run sends none.
+    """Sends the state after batches, and every few seconds: a process whose threads cannot run sends none.
 
-    The report of a batch is sent at once, or SOONEST seconds after the report before, together with those of the
+    That of a batch is sent at once, or SOONEST seconds after the report before, together with those of the
     batches until then. A context manager: at the end of its block nothing is left to be sent.
     """
 
@@ -37,7 +36,7 @@ class Reporter(BatchObserver):
     ) -> None:
         """`open_jobs` has the number of jobs that the handler works on: the supervisor reads it if this process dies.
 
-        `sends_began`: `Began` is sent before each batch.
+        `sends_began`: the state is sent before each batch, too.
         """
         self._open_jobs, self._sends_began = open_jobs, sends_began
         self._queue = queue
@@ -64,8 +63,8 @@ class Reporter(BatchObserver):
     def begun(self, batch: Batch) -> None:
         self._open_jobs.value = len(batch)
         self._progressed_at, self._undecided, self._open = time.monotonic(), len(batch), batch
-        if self._sends_began:
-            self._supervisor.send(Began())
+        while self._sends_began and not self._tell():
+            pass
 
     def ended(self) -> None:
         self._open = None
@@ -82,12 +81,19 @@ class Reporter(BatchObserver):
         else:
             self._unsent.set()
 
+    def _tell(self, jobs: int = 0) -> bool:
+        """Send the state. Returns False if the counts changed meanwhile: then try again."""
+        state = State(self._queue.report, self._owner_id or None, jobs, self._open is not None, self._stalled())
+        try:
+            self._supervisor.send(state)
+        except RuntimeError:
+            return False
+        return True
+
     def _send(self) -> None:
         self._next = time.monotonic() + self._soonest
         self._unsent.clear()
-        try:
-            self._supervisor.send(Progress(self._queue.report, self._jobs, self._owner_id))
-        except RuntimeError:  # the counts changed meanwhile: they are sent soon
+        if not self._tell(self._jobs):
             self._unsent.set()
 
     def _send_unsent(self) -> None:
@@ -101,8 +107,7 @@ class Reporter(BatchObserver):
                 threading.Event().wait(self._soonest)
                 self._send_unsent()
             else:
-                with contextlib.suppress(RuntimeError):  # the counts changed meanwhile: the next report is not far
-                    self._supervisor.send(Alive(self._queue.report, self._stalled()))
+                self._tell()
 
     def _stalled(self) -> float:
         """Seconds without progress. A lease needs none: a process whose batch hangs for too long ends itself."""

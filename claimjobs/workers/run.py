@@ -1,4 +1,4 @@
-"""Run: how many processes a supervisor starts, and until when. Plain data."""
+"""A run: what is asked of a supervisor, its state at one moment, its result: plain data; and checks at its start."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from claimjobs.dialects.inspection import Finding
 from claimjobs.errors import FOLDER_GONE, ClaimjobsError
 from claimjobs.log_events import FINDING
 from claimjobs.queue.queue import Queue
+from claimjobs.report import Report
 
 
 @dataclass(frozen=True)
@@ -37,6 +38,89 @@ class Run:
     """With `drain`: also wait for failed jobs until they are done or dead."""
     idle: float | None = None
     """End when no consumer held a job for so many seconds."""
+
+
+@dataclass(frozen=True)
+class ProcessFigures:
+    """One process."""
+
+    number: int
+    pid: int | None
+    """None between a death and its replacement."""
+    batch: int
+    """Jobs of its last batch."""
+    jobs: int
+    """Jobs done, by all processes of the slot."""
+    rate: float
+    """Jobs per second, lately."""
+    restarts: int
+
+
+@dataclass(frozen=True)
+class Snapshot:
+    """A run at one moment."""
+
+    phase: str
+    """`starting`, `running`, `paused`, `draining`, `stopping`, `cancelling` or `ended`."""
+    elapsed: float
+    """Seconds since the start."""
+    consumers: tuple[ProcessFigures, ...]
+    generators: tuple[ProcessFigures, ...]
+    total: Report
+    """All processes together."""
+    waiting: int | None
+    """Jobs unclaimed or claimed at the last count; None before the first count."""
+    rate: float
+    """Jobs done per second, lately."""
+    ready: int = 0
+    """Consumers that are ready."""
+    to_come: int | None = None
+    """Jobs still to be done, with those still to be generated; None where the run has no end."""
+    pause_reason: str | None = None
+    """Why the queue is paused, if a reason was given."""
+
+
+@dataclass(frozen=True)
+class Summary:
+    """The result of a run: generated + before = done + failed + left + unaccounted."""
+
+    before: int
+    """Jobs unclaimed or claimed when the run began."""
+    generated: int
+    done: int
+    failed: int
+    """Jobs that became dead."""
+    left: int | None
+    """Jobs unclaimed or claimed when the run ended; None where they could not be counted."""
+    seconds: float
+    """From when all consumers were ready until the end."""
+    total: Report
+    replaced: int
+    """Processes that died and were replaced."""
+    handed_back: int
+    """Jobs reclaimed from processes that died, by this run or by its consumers."""
+    retries: int = 0
+    """Of the jobs left: those that failed and wait for another attempt."""
+    next_retry: float | None = None
+    """Seconds until the first of them is due."""
+    gave_up: str | None = None
+    """The error because of which the run, or a consumer, ended before its work was done."""
+    table_missing: bool = False
+    """Whether that is because a table was dropped."""
+
+    @property
+    def unaccounted(self) -> int | None:
+        """The difference of the two sides. Not 0 where another program worked on the table at that time, or where a
+        process was killed between a commit and its report.
+        """
+        if self.left is None:
+            return None
+        return self.before + self.generated - self.done - self.failed - self.left
+
+    @property
+    def rate(self) -> float:
+        """Jobs done per second of the whole run."""
+        return self.done / self.seconds if self.seconds else 0.0
 
 
 SECONDS: Final = 1.0

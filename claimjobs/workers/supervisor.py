@@ -29,13 +29,11 @@ from claimjobs.log_events import (
 from claimjobs.report import Report
 from claimjobs.signals import REACTION
 from claimjobs.workers.backlog_counter import BacklogCounter
-from claimjobs.workers.forced_end import ForcedEnd
 from claimjobs.workers.process_main import HUNG, Plan, run_consumer, run_generator
 from claimjobs.workers.process_slot import STRIKES, ProcessSlot, Rate, how_ended
-from claimjobs.workers.progress import Snapshot, Summary
-from claimjobs.workers.reclaim_thread import ReclaimThread
-from claimjobs.workers.run import Run, log_findings, require_folder
-from claimjobs.workers.supervisor_pipe import LAST_GRACE, PHASES, Command, GaveUp, LogRecord, Message, Progress
+from claimjobs.workers.reclaim import ForcedEnd, ReclaimThread
+from claimjobs.workers.run import Run, Snapshot, Summary, log_findings, require_folder
+from claimjobs.workers.supervisor_pipe import LAST_GRACE, PHASES, Command, GaveUp, LogRecord, Message, State
 
 TICK: Final = 0.1
 """Seconds between two checks of the clock. A message or the end of a process wakes the supervisor at once."""
@@ -217,7 +215,7 @@ class Supervisor:
     def _note(self, message: Message) -> None:
         if isinstance(message, LogRecord):
             message.log()
-        elif isinstance(message, Progress) and message.batch:
+        elif isinstance(message, State) and message.batch:
             self._exits.clear()
 
     def _collect(self, child: ProcessSlot) -> None:

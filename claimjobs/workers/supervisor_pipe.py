@@ -38,38 +38,21 @@ RELEASE_GRACE: Final = 5.0
 
 
 @dataclass(frozen=True)
-class Registered:
-    """The first message of a consumer, before its first claim: the owner whose jobs are reclaimed if it dies.
-
-    None with `hold='transaction'`: the server rolls back what a dead process held.
+class State:
+    """What a process does, and what it has done since it started. The first one of a consumer comes before its first
+    claim, others after batches and every few seconds, with `--idle` also before each batch.
     """
 
-    owner_id: int | None
-
-
-@dataclass(frozen=True)
-class Began:
-    """A consumer begins with a batch, and holds it until its next report. Sent only with `--idle`."""
-
-
-@dataclass(frozen=True)
-class Progress:
-    """What a process has done since it started."""
-
     report: Report
-    batch: int = 0
-    """Jobs of the last batch."""
     owner_id: int | None = None
-    """The owner id of the process now. A consumer that was declared dead goes on with a new id."""
-
-
-@dataclass(frozen=True)
-class Alive:
-    """What a consumer has done, sent every few seconds, also while it is idle or works on a batch."""
-
-    report: Report
-    stalled: float
-    """Seconds without progress on its open batch, if an open transaction holds it; otherwise 0."""
+    """The owner whose jobs are reclaimed if the process dies; a new one if that was declared dead. None: it has none,
+    because an open transaction holds its jobs, or because it is a generator."""
+    batch: int = 0
+    """Jobs of the last batch. 0: no batch has ended since the last message."""
+    is_busy: bool = False
+    """Whether its handler works on a batch."""
+    stalled: float = 0.0
+    """Seconds without progress on this batch, if an open transaction holds it."""
 
 
 @dataclass(frozen=True)
@@ -106,7 +89,7 @@ class LogRecord:
         logging.getLogger(record.name).handle(record)
 
 
-Message = Registered | Began | Progress | Alive | GaveUp | Ended | LogRecord
+Message = State | GaveUp | Ended | LogRecord
 
 
 class SupervisorPipe:

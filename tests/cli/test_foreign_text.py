@@ -19,7 +19,7 @@ from claimjobs.cli.screen import LiveTable, drawn
 from claimjobs.key_text import visible
 from claimjobs.log_records import TextFormatter
 from claimjobs.report import Report
-from claimjobs.workers.progress import Snapshot
+from claimjobs.workers.run import Snapshot
 from tests.backends import Backend
 from tests.cli.command import claimjobs
 

@@ -9,7 +9,7 @@ import pytest
 from claimjobs import Queue
 from claimjobs.workers.process_slot import SPAWN, Count
 from claimjobs.workers.reporter import Reporter
-from claimjobs.workers.supervisor_pipe import Message, Progress, SupervisorPipe
+from claimjobs.workers.supervisor_pipe import Message, State, SupervisorPipe
 from tests.backends import Backend
 from tests.process.command import rows
 from tests.process.dear import dear
@@ -29,7 +29,7 @@ class Kept(SupervisorPipe):
     @property
     def done(self) -> list[int]:
         """The counts of done jobs that were reported."""
-        return [message.report.done for message in self.messages if isinstance(message, Progress)]
+        return [message.report.done for message in self.messages if isinstance(message, State)]
 
 
 def open_jobs() -> Count:
@@ -58,7 +58,7 @@ def test_batches_that_follow_fast_are_reported_together_and_nothing_is_left_at_t
         assert pipe.done == [5]
     assert pipe.done == [5, 20]
     last = pipe.messages[-1]
-    assert isinstance(last, Progress)
+    assert isinstance(last, State)
     assert (last.batch, last.owner_id) == (5, queue.owner_id)
 
 

@@ -9,7 +9,7 @@ from claimjobs.workers.endpoints import REPORTS_WITHIN, TICKS_WITHIN, stuck
 from claimjobs.workers.process_main import Plan
 from claimjobs.workers.run import Run
 from claimjobs.workers.supervisor import Supervisor
-from claimjobs.workers.supervisor_pipe import Alive
+from claimjobs.workers.supervisor_pipe import State
 
 LONG = 600.0
 
@@ -19,7 +19,7 @@ def supervisor() -> Supervisor:
     made = Supervisor(Plan("postgresql://nobody@127.0.0.1:1/none"), Run(consumers=2))
     made.ticked_at = time.monotonic()
     for slot in made.consumers:
-        slot.note(Alive(Report(), 0.0))
+        slot.note(State(Report()))
     return made
 
 
@@ -41,7 +41,7 @@ def test_a_consumer_that_is_silent_is_not() -> None:
 
 def test_a_consumer_whose_open_transaction_makes_no_progress_is_not() -> None:
     checked = supervisor()
-    checked.consumers[0].note(Alive(Report(), LONG + 1))
+    checked.consumers[0].note(State(Report(), stalled=LONG + 1))
     assert list(stuck(checked, LONG)) == [f"consumer 1 has made no progress on its batch for {LONG + 1:.0f} s"]
 
 

@@ -13,7 +13,7 @@ from rich.console import Console
 
 from claimjobs.cli.screen import JsonLines, LiveTable, LogLines, drawn, picture, summary_json, summary_lines
 from claimjobs.report import Report
-from claimjobs.workers.progress import ProcessFigures, Snapshot, Summary
+from claimjobs.workers.run import ProcessFigures, Snapshot, Summary
 
 TROUBLED = Report(done=3, transients=Counter({"deadlock": 2, "connection lost": 1}))
 
