@@ -5,17 +5,15 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Iterator
+from contextlib import AbstractContextManager
 from types import TracebackType
-from typing import TYPE_CHECKING, Final
+from typing import Final, Protocol
 
 import sqlalchemy as sa
 
 from claimjobs.backoff import Backoff
 from claimjobs.control import Control
 from claimjobs.signals import raise_delayed
-
-if TYPE_CHECKING:
-    from claimjobs.database.connection import Connector
 
 FIRST_PAUSE: Final = 0.01
 LONGEST_PAUSE: Final = 1.0
@@ -28,6 +26,21 @@ DOUBTFUL: Final = 5
 """Attempts at work that can be divided, which end in an error that one of its rows may cause each time."""
 
 
+class Tries(Protocol):
+    """Makes single attempts, and knows which errors pass: a Connector."""
+
+    pooled: bool
+    locks_are_seen: bool
+
+    def once(self, *, autocommit: bool = False) -> AbstractContextManager[sa.Connection]: ...
+    def is_passing(self, error: BaseException) -> bool: ...
+    def may_be_of_a_row(self, error: BaseException) -> bool: ...
+    def deadline(self, failed_since: float, patience: float) -> float: ...
+    def note(self, error: BaseException) -> None: ...
+    def raise_in_words(self, error: Exception) -> None: ...
+    def recovered(self) -> None: ...
+
+
 class Attempts:
     """The attempts of one transaction, until one succeeds: `for attempt in attempts: with attempt as connection: ...`.
 
@@ -37,7 +50,7 @@ class Attempts:
 
     def __init__(
         self,
-        connector: Connector,
+        connector: Tries,
         patience: float,
         unless: Control | None,
         *,
