@@ -160,7 +160,11 @@ class Batch:
         """
         failures = self._roles.value_of("attempts", claim_of(job), 0) if job.key in self._jobs else 0
         is_last = not retry or (self._roles.attempts is not None and self._retry.is_last(failures))
-        self._check_failure(is_last)
+        if is_last:
+            self._roles.need_state(DEAD, "keeping a job that failed for the last time")
+        else:
+            self._roles.need("attempts", "counting a failed attempt")
+            self._roles.need("run_at", "retrying a failed job later")
         # All that can raise comes first: a job that is decided, and has no outcome, would stay claimed.
         wait = self._retry.wait(failures) if retry_in is None else bounded(retry_in)
         said = self._roles.kept_of(_said_by(error))
@@ -169,13 +173,6 @@ class Batch:
         self._outcomes.fail(key, said, None if is_last else wait)
         if isinstance(error, BaseException):
             self._outcomes.raised[key] = error
-
-    def _check_failure(self, is_last: bool) -> None:
-        if is_last:
-            self._roles.need_state(DEAD, "keeping a job that failed for the last time")
-        else:
-            self._roles.need("attempts", "counting a failed attempt")
-            self._roles.need("run_at", "retrying a failed job later")
 
     def blame(self, error: BaseException | str) -> None:
         """Report an error of which no job is known to be the cause: any job without an outcome may be it.
@@ -194,15 +191,12 @@ class Batch:
             self.fail(job, error)
             self._outcomes.isolated.add(job.key)
         elif self._undecided and self._roles.can_suspect:
-            self._suspect(error)
-
-    def _suspect(self, error: BaseException | str) -> None:
-        jobs, said = self.undecided, self._roles.kept_of(_said_by(error))
-        waits = [self._retry.wait(self._roles.value_of("attempts", claim_of(job), 0)) for job in jobs]
-        self._undo(jobs)
-        for key, wait in zip(self._decide(jobs), waits, strict=True):
-            self._outcomes.errors[key] = said
-            self._outcomes.suspects[key] = wait
+            jobs, said = self.undecided, self._roles.kept_of(_said_by(error))
+            waits = [self._retry.wait(self._roles.value_of("attempts", claim_of(job), 0)) for job in jobs]
+            self._undo(jobs)
+            for key, wait in zip(self._decide(jobs), waits, strict=True):
+                self._outcomes.errors[key] = said
+                self._outcomes.suspects[key] = wait
 
     def _can_fail(self) -> bool:
         return self._roles.can_retry and self._roles.can_be_dead
@@ -267,17 +261,15 @@ class Batch:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         try:
-            if not self.settled:
-                self._end(error)
+            if self.settled:
+                return
+            if isinstance(error, Exception):
+                self.blame(error)
+            elif error is not None:
+                self._undo_what_raised()
+            self._settle(self._following if error is None else None)
         finally:
             self._span.__exit__(kind, error, trace)
-
-    def _end(self, error: BaseException | None) -> None:
-        if isinstance(error, Exception):
-            self.blame(error)
-        elif error is not None:
-            self._undo_what_raised()
-        self._settle(self._following if error is None else None)
 
     def _undo_what_raised(self) -> None:
         """After an exception outside of a job, no write is known to be of one job: undo all; no job is done."""
@@ -302,16 +294,18 @@ class Batch:
         self._must_be_open()
         if self._undecided:
             self.release()
-        self._release_forgotten()
+        if len(self._outcomes) < len(self._jobs):  # an exception came between the decision and the outcome
+            self._outcomes.released.extend(self._jobs.keys() - set(self._outcomes.keys()))
         self._finish()
         if not any((self._outcomes.done, self._outcomes.errors)):
             self._writes.undo_all()  # all jobs are released: none of their writes may be committed
         try:
             with shielded():  # what is committed is noted before `Cancelled` is raised
-                lost = self._write(following)
+                if self._order:
+                    with tracing.span("settle", self._roles.name, len(self._order)):
+                        lost = self._hold.settle(self._claimed, self._outcomes, following)
+                    self.lost = tuple(job for job in self._order if job.key in lost) if lost else ()
                 self._mark_settled()
-                if lost:
-                    self.lost = tuple(job for job in self._order if job.key in lost)
         except BaseException as error:
             # Some outcomes may be written all the same.
             others = isinstance(error, OutcomeRefused) or (isinstance(error, BatchRolledBack) and error.isolates)
@@ -322,18 +316,6 @@ class Batch:
                 self._report_failures()
             raise
         self._report_failures()
-
-    def _release_forgotten(self) -> None:
-        """Release the jobs that are decided and have no outcome: an exception came in between."""
-        if len(self._outcomes) < len(self._jobs):
-            self._outcomes.released.extend(self._jobs.keys() - set(self._outcomes.keys()))
-
-    def _write(self, following: Following | None) -> set[Key]:
-        """Write the outcomes; return the keys of the lost jobs."""
-        if not self._order:
-            return set()
-        with tracing.span("settle", self._roles.name, len(self._order)):
-            return self._hold.settle(self._claimed, self._outcomes, following)
 
     def _report_failures(self) -> None:
         if self._failures is not None and self._outcomes.errors:
