@@ -1,6 +1,7 @@
 """Make docs/house.md: how large the library is. Run `python -m docs.make_house` in the repository.
 
-`python -m docs.make_house COMMIT` prints the figures of that commit. So those of `BEFORE` were counted.
+`python -m docs.make_house lines` prints of which kinds the lines are, `kinds` where a conditional asks for a kind of
+queue, and `python -m docs.make_house COMMIT` the figures of that commit. So those of `BEFORE` were counted.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ import io
 import subprocess
 import sys
 import tarfile
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Final
@@ -21,6 +23,7 @@ FOLDERS: Final = ("claimjobs", "dialects")
 SEAMS: Final = frozenset(
     {
         "claimjobs/options.py",
+        "claimjobs/batch/open_transaction.py",
         "claimjobs/claim/choose_strategy.py",
         "claimjobs/claim/record.py",
         "claimjobs/claim/side_car.py",
@@ -28,6 +31,7 @@ SEAMS: Final = frozenset(
         "claimjobs/lease/transaction_hold.py",
         "claimjobs/settle/outcome_table.py",
         "claimjobs/statements/claim_rows.py",
+        "claimjobs/statements/job_rows.py",
         "claimjobs/statements/side_car.py",
         "claimjobs/table/claim_rows.py",
         "claimjobs/table/record_description.py",
@@ -174,6 +178,28 @@ def _error_classes(trees: Mapping[str, ast.Module]) -> set[str]:
     return errors
 
 
+def kinds_of_lines(text: str) -> Counter[str]:
+    """How many lines of a file are imports, signatures, docstrings, comments, blank, and all others: bodies."""
+    kinds = dict.fromkeys(range(1, text.count("\n") + 1), "bodies")
+    for number, line in enumerate(text.splitlines(), 1):
+        if not line.strip() or line.strip().startswith("#"):
+            kinds[number] = "comments" if line.strip() else "blank"
+    for node in ast.walk(ast.parse(text)):
+        match node:
+            case ast.Import() | ast.ImportFrom():
+                kinds |= dict.fromkeys(range(node.lineno, _last(node) + 1), "imports")
+            case ast.FunctionDef(body=[first, *_]) | ast.ClassDef(body=[first, *_]):
+                top = min(node.lineno, *(each.lineno for each in node.decorator_list), node.lineno)
+                kinds |= dict.fromkeys(range(top, max(node.lineno + 1, first.lineno)), "signatures")
+            case ast.Expr(value=ast.Constant(value=str())):
+                kinds |= dict.fromkeys(range(node.lineno, _last(node) + 1), "docstrings")
+    return Counter(kinds.values())
+
+
+def _last(node: ast.stmt) -> int:
+    return node.end_lineno or node.lineno
+
+
 # --- imports ---------------------------------------------------------------------------------------------------------
 
 
@@ -313,6 +339,11 @@ def main() -> None:
         case []:
             PAGE.write_text(page(house()), encoding="utf-8")
             sys.stderr.write(f"{PAGE}: written\n")
+        case ["lines"]:
+            counts = Counter[str]()
+            for text in house().values():
+                counts += kinds_of_lines(text)
+            sys.stdout.writelines(f"{kind}: {count:,}\n" for kind, count in counts.most_common())
         case ["kinds"]:
             trees = {name: ast.parse(text) for name, text in house().items()}
             sys.stdout.writelines(f"{place}\n" for place in asks_for_kind(trees))
