@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import sqlalchemy as sa
@@ -23,6 +23,7 @@ from claimjobs.options import (
 )
 from claimjobs.settle.failures import Hooks
 from claimjobs.settle.settler import OnDone
+from claimjobs.table.backend import Backend, inspect_table
 from claimjobs.table.columns import Columns
 from claimjobs.table.predicates import OrderBy, Where
 from claimjobs.table.reflection import TableLike, map_of
@@ -84,10 +85,12 @@ class Settings:
         if self.hold not in locking.holds:
             raise ValueError(f"locking={name} needs hold={' or '.join(map(repr, locking.holds))}")
 
-    @property
-    def locks_rows(self) -> bool:
-        """Whether a claim locks the rows, so that it excludes claims by lease."""
-        return self.locking is None or "lease" in self.locking.holds
+    def inspect(self, engine: sa.Engine) -> Backend:
+        """The server and the tables. Raises ConnectionFailed, ServerUnfit or UnfitTable."""
+        kind: dict[str, Any] = {"by_lease": self.by_lease, "per_batch": self.per_batch, "side_car": self.side_car}
+        found = inspect_table(engine, self.table, self.dialect, columns=self.columns, **kind)
+        # A claim that does not lock the rows excludes none by lease.
+        return replace(found, locks_rows=self.locking is None or "lease" in self.locking.holds)
 
     @property
     def map(self) -> Columns | None:

@@ -12,7 +12,6 @@ from claimjobs.dialects import dialect_named_by
 from claimjobs.errors import ColumnMissing, OwnersOutdated, UnfitTable
 from claimjobs.settings import Settings
 from claimjobs.table.acceptance import check_no_own, check_table
-from claimjobs.table.backend import inspect_table
 from claimjobs.table.claim_index import claim_index, holds, indexes_of, missing_index, renewed
 from claimjobs.table.columns import DEAD, STATES, UNCLAIMED, Columns
 from claimjobs.table.create import tables_for
@@ -44,14 +43,7 @@ def checked_roles(engine: sa.Engine, settings: Settings) -> ColumnRoles:
     Raises TableMissing, KeyUnfit, or UnfitTable with each ALTER TABLE to run.
     """
     try:
-        return inspect_table(
-            engine,
-            settings.table,
-            columns=settings.columns,
-            by_lease=settings.by_lease,
-            per_batch=settings.per_batch,
-            side_car=settings.side_car,
-        ).roles
+        return settings.inspect(engine).roles
     except (ColumnMissing, OwnersOutdated) as first:
         missing = [] if settings.side_car else list(_missing(engine, settings))
         raise (UnfitTable("\n".join(missing)) if missing else first) from first

@@ -7,7 +7,6 @@ import os
 import threading
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
-from dataclasses import replace
 from functools import cached_property
 
 import sqlalchemy as sa
@@ -30,7 +29,7 @@ from claimjobs.settings import Settings
 from claimjobs.settle.failures import Failures
 from claimjobs.settle.outcome_table import outcome_table
 from claimjobs.settle.settler import OnDone, Settler
-from claimjobs.table.backend import Backend, inspect_table
+from claimjobs.table.backend import Backend
 from claimjobs.table.reflection import MARK_LOST, default_finish, lost_mark, sentence
 
 log = logging.getLogger("claimjobs.queue")
@@ -59,17 +58,7 @@ class Access:
             raise CrossedFork
         with self.preparing:
             if self._backend is None:
-                chosen = self._settings
-                found = inspect_table(
-                    self.engine,
-                    chosen.table,
-                    chosen.dialect,
-                    columns=chosen.columns,
-                    side_car=chosen.side_car,
-                    by_lease=chosen.by_lease,
-                    per_batch=chosen.per_batch,
-                )
-                self._backend = replace(found, locks_rows=chosen.locks_rows)
+                self._backend = self._settings.inspect(self.engine)
             return self._backend
 
     def must_claim(self) -> Backend:
