@@ -189,8 +189,9 @@ def kinds_of_lines(text: str) -> Counter[str]:
             case ast.Import() | ast.ImportFrom():
                 kinds |= dict.fromkeys(range(node.lineno, _last(node) + 1), "imports")
             case ast.FunctionDef(body=[first, *_]) | ast.ClassDef(body=[first, *_]):
-                top = min(node.lineno, *(each.lineno for each in node.decorator_list), node.lineno)
-                kinds |= dict.fromkeys(range(top, max(node.lineno + 1, first.lineno)), "signatures")
+                top = min((node.lineno, *(each.lineno for each in node.decorator_list)))
+                lines = range(top, max(node.lineno + 1, first.lineno))
+                kinds |= dict.fromkeys((line for line in lines if kinds[line] == "bodies"), "signatures")
             case ast.Expr(value=ast.Constant(value=str())):
                 kinds |= dict.fromkeys(range(node.lineno, _last(node) + 1), "docstrings")
     return Counter(kinds.values())

@@ -55,3 +55,34 @@ def test_a_circle_is_counted_once_and_that_of_types_apart() -> None:
     }
     figures = make_house.figures(files)
     assert (figures[make_house.CIRCLES], figures[make_house.TYPE_CIRCLES]) == (1, 2)
+
+
+LINES = '''"""A module."""
+
+import os
+
+
+class Named:
+    """It has a name."""
+
+    name = os.name  # a comment beside code is code
+
+
+@staticmethod
+def longer(
+    number: int,
+) -> int:
+    # why
+    return number + 1
+'''
+
+
+def test_each_line_is_of_one_kind() -> None:
+    assert make_house.kinds_of_lines(LINES) == {
+        "docstrings": 2,
+        "imports": 1,
+        "signatures": 5,
+        "bodies": 2,
+        "comments": 1,
+        "blank": 6,
+    }
