@@ -35,6 +35,19 @@ SCHEMA_TABLES: Final = "information_schema.tables WHERE table_schema = database(
 DEAR = 3
 """So many times longer than a look takes is the pause after it: what is waited for needs the processor, too."""
 
+_COLUMNS = (
+    "SELECT column_name, column_type, column_key FROM information_schema.columns "
+    "WHERE table_schema = database() AND table_name = :name ORDER BY ordinal_position"
+)
+COLUMNS = {
+    "mysql": _COLUMNS,
+    "mariadb": _COLUMNS,
+    "postgres": "SELECT attname, format_type(atttypid, atttypmod), indkey::text FROM pg_attribute "
+    "LEFT JOIN pg_index ON indrelid = attrelid AND indisprimary WHERE attrelid = to_regclass(:quoted) "
+    "AND attnum > 0 AND NOT attisdropped ORDER BY attnum",
+}
+"""SQL that tells whether a table has changed since it was reflected: its columns, their types and its key."""
+
 
 class Servers:
     """The servers of a run: each started once, when the first test asks for it."""
@@ -87,6 +100,7 @@ class Host:
         """In no test's database. A server may be started again under it."""
         self._family = family
         self._made: dict[Any, list[str]] = {}
+        self._reflected: dict[tuple[Any, ...], sa.Table] = {}
 
     def make(self, engine: sa.Engine, table: str | sa.Table | type[Any]) -> None:
         """Make the tables of a queue in an empty database. What that sends is known after the first time: to find
@@ -101,6 +115,15 @@ class Host:
             make(looked_at, tables_for(table))
         looked_at.dispose()
         self._made[table] = sent
+
+    def reflected(self, connection: sa.Connection, name: str) -> sa.Table:
+        """A table as it is now. One with the same columns is reflected once: that is long for a small test."""
+        quoted = connection.dialect.identifier_preparer.quote(name)
+        found = connection.execute(sa.text(COLUMNS[self._family]), {"name": name, "quoted": quoted})
+        shape = (name, *map(tuple, found))
+        if len(shape) == 1 or shape not in self._reflected:
+            self._reflected[shape] = sa.Table(name, sa.MetaData(), autoload_with=connection)
+        return self._reflected[shape]
 
     def lend(self) -> Place:
         """An empty database, and an engine for it."""
@@ -278,7 +301,7 @@ class Backend:
         """All rows of a table, by its key (a reflected one: its instants are as the driver gives them)."""
         with self.engine.connect() as connection:
             if isinstance(table, str):
-                table = sa.Table(table, sa.MetaData(), autoload_with=connection)
+                table = self._host.reflected(connection, table)
             return list(connection.execute(sa.select(table).order_by(*table.primary_key)).mappings())
 
     def run(self, statement: str, **values: Any) -> int:
