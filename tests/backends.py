@@ -313,7 +313,7 @@ class Backend:
         """Insert rows as they are, and commit: also such as no queue enqueues."""
         with self.engine.begin() as connection:
             if isinstance(table, str):
-                table = sa.Table(table, sa.MetaData(), autoload_with=connection)
+                table = self._host.reflected(connection, table)
             for row in rows:
                 connection.execute(sa.insert(table), dict(row))
 
