@@ -263,8 +263,8 @@ def exporter(target: Target, port: int, bind: str, every: float, limit: int) -> 
     with target.queue() as queue, log_as_messages():
         queue.backlog(limit)
         reader = BacklogReader(queue, every=every, limit=limit)
-        with serving(bind, port, {"/metrics": metrics_page(TableCollector(reader))}) as bound:
+        pages = {"/metrics": metrics_page(TableCollector(reader))}
+        with graceful(queue.stop, queue.stop), serving(bind, port, pages) as bound:
             say(f"/metrics of table {reader.table} on http://{bind}:{bound}")
-            with graceful(queue.stop, queue.stop):
-                while not queue.stopping:
-                    queue.wait(60.0)
+            while not queue.stopping:
+                queue.wait(60.0)
