@@ -190,7 +190,7 @@ def _supervised(supervisor: Supervisor, screen: Screen, served: AbstractContextM
 
     with interrupted_at_once():
         supervisor.check()
-    with screen, served, graceful(supervisor.stop, cancel):
+    with graceful(supervisor.stop, cancel), screen, served:
         return supervisor.run()
 
 
