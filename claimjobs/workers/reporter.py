@@ -72,10 +72,9 @@ class Reporter(BatchObserver):
 
     def settled(self, batch: Batch) -> None:
         """Report a batch, now or with those that follow soon."""
-        self._jobs = len(batch)
+        self._jobs, self._owner_id = len(batch), self._queue.owner_id
         if self._unsent.is_set():  # the report that is sent soon has the counts of that time
             return
-        self._owner_id = self._queue.owner_id
         if time.monotonic() >= self._next:
             self._send()
         else:
