@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
@@ -14,6 +15,17 @@ from claimjobs.table.roles import ColumnRoles
 
 NOTHING: Final = "nothing"
 """The kind of an owner whose claims are row locks only, so that no record is left when it dies."""
+
+
+@dataclass(frozen=True)
+class Difference:
+    """How the claims of others differ from ours."""
+
+    how: str
+    """Who they are, and what is not seen."""
+    step: str
+    reclaim: str
+    """The command that reclaims the jobs of such an owner, if it is dead."""
 
 
 @dataclass(frozen=True)
@@ -53,15 +65,49 @@ class RecordDescription:
         return {"kind": self.kind, "sees": json.dumps(self.sees)}
 
     @property
+    def are_claims(self) -> bool:
+        """Whether such an owner records its claims."""
+        return self.kind != NOTHING
+
+    @property
     def left(self) -> Sequence[str]:
         """The descriptions of what is left when such an owner dies."""
-        return () if self.kind == NOTHING else self.sees
+        return self.sees if self.are_claims else ()
 
     def agree_with(self, other: RecordDescription) -> bool:
         """Whether each of two owners sees the claims of the other one."""
         if self.kind is None or other.kind is None:
             return True
         return {*self.left} <= {*other.sees} and {*other.left} <= {*self.sees}
+
+    def difference_from(self, theirs: RecordDescription, table: str, *, beside: bool) -> Difference:
+        """How claims of this table differ that do not agree. `beside`: ours are beside a side-car."""
+        if not (theirs.sees and self.sees):
+            who = "with hold='lease'" if theirs.sees else "whose Locking locks no rows"
+            here = "a Locking that locks no rows" if theirs.sees else "a claim by lease"
+            how = f"{who}, and {here} excludes no claim of theirs"
+            return Difference(how, "give all consumers of a table the same hold and locking", "`claimjobs reclaim`")
+        if (
+            beside or theirs._has_side_car or theirs._is_per_batch == self._is_per_batch
+        ):  # to claim otherwise is no help
+            who = f"with another map of its columns, or another side-car ({theirs.sees[0]}, and here {self.sees[0]})"
+            step = "give all consumers of a table the same Columns and the same side_car"
+            return Difference(f"{who}, so their claims are not seen", step, "`claimjobs reclaim` with theirs")
+        claims = "rows" if self.kind == "batches" else "batches"
+        way, options, python = f"claims={self.kind!r}", f"--claims {claims}", f"claims={claims!r}"
+        if not self.are_claims:
+            way, options, python = "hold='transaction'", f"{options} --hold lease", f"{python}, hold='lease'"
+        how = f"with claims={claims!r}, whose claims are not seen with {way}"
+        named = "" if table == "jobs" else f" --table {shlex.quote(table)}"
+        return Difference(how, f"add {options} ({python})", f"`claimjobs reclaim {options}{named}`")
+
+    @property
+    def _is_per_batch(self) -> bool:
+        return self.sees[0].startswith('{"batches"')
+
+    @property
+    def _has_side_car(self) -> bool:
+        return '"side_car"' in self.sees[0]
 
 
 def _by_row(roles: ColumnRoles) -> str:
