@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from claimjobs.batch.batch import Batch
     from claimjobs.claim.locking import JobLocks, Locking
     from claimjobs.embedded.server import database_url
-    from claimjobs.errors import ClaimjobsError
+    from claimjobs.errors import ClaimjobsError, Fail, RetryLater
     from claimjobs.instants import next_whole
     from claimjobs.job import Job
     from claimjobs.options import Liveness, Retry
@@ -28,12 +28,14 @@ __all__ = [
     "Batch",
     "ClaimjobsError",
     "Columns",
+    "Fail",
     "Job",
     "JobLocks",
     "Liveness",
     "Locking",
     "Queue",
     "Retry",
+    "RetryLater",
     "database_url",
     "include_object",
     "job_table",
@@ -49,12 +51,14 @@ _MODULES = {
     "Batch": "batch.batch",
     "ClaimjobsError": "errors",
     "Columns": "table.columns",
+    "Fail": "errors",
     "Job": "job",
     "JobLocks": "claim.locking",
     "Liveness": "options",
     "Locking": "claim.locking",
     "Queue": "queue.queue",
     "Retry": "options",
+    "RetryLater": "errors",
     "database_url": "embedded.server",
     "include_object": "table.definitions",
     "job_table": "table.definitions",

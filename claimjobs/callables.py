@@ -9,8 +9,9 @@ from typing import Any, Final
 
 from claimjobs.errors import BadHandler
 
+COROUTINE: Final = "an async def function"
 KINDS: Final[dict[str, Callable[[Any], bool]]] = {
-    "an async def function": inspect.iscoroutinefunction,
+    COROUTINE: inspect.iscoroutinefunction,
     "an async generator function": inspect.isasyncgenfunction,
     "a generator function": inspect.isgeneratorfunction,
 }

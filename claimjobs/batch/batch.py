@@ -11,11 +11,12 @@ import sqlalchemy as sa
 from sqlalchemy.orm import Session
 
 from claimjobs import tracing
+from claimjobs.asynchronous import in_thread
 from claimjobs.batch.batch_timer import BatchTimer
 from claimjobs.batch.hold import Following, Hold
 from claimjobs.claim.strategy import ClaimResult
 from claimjobs.dialects import Key
-from claimjobs.errors import BatchMisused, BatchRolledBack, OutcomeRefused, Unreadable
+from claimjobs.errors import BatchMisused, BatchRolledBack, Fail, OutcomeRefused, Unreadable
 from claimjobs.job import Job, claim_of
 from claimjobs.key_text import key_in_message, text_of
 from claimjobs.options import Retry, bounded
@@ -46,10 +47,12 @@ class Batch:
         entity: type[Any] | None = None,
         failures: Failures | None = None,
         timer: BatchTimer | None = None,
+        since: float | None = None,
     ) -> None:
         """`following`: what is claimed with the settle, if the block is left without an exception.
 
         `failures` reports the failed jobs after the settle. `timer`: measures the batch; None: nobody wants to know.
+        `since`: when the first of these jobs was claimed, if they were measured then, in other batches.
         """
         self._claimed = claimed
         self._jobs = {job.key: job for job in claimed.jobs}
@@ -64,7 +67,7 @@ class Batch:
         self._entity = entity
         self._failures = failures
         self._timer = timer
-        self._since = timer.claimed(self._order) if timer is not None and self._order else 0.0
+        self._since = since or (timer.claimed(self._order) if timer is not None and self._order else 0.0)
         self._span: AbstractContextManager[Any] = tracing.NOTHING
         self._current: Job | None = None
         self._kept: set[Key] = set()
@@ -152,12 +155,14 @@ class Batch:
 
     def fail(self, job: Job, error: BaseException | str, *, retry_in: float | None = None, retry: bool = True) -> None:
         """Make this job failed. It runs again after its back-off, or after `retry_in` seconds; it is dead if it is out
-        of attempts, or with `retry=False`.
+        of attempts, or with `retry=False`. A `Fail` or `RetryLater` says that itself.
 
         Raises BatchMisused for a job of another batch, or if the job's writes through `connection` can no longer be
         undone, ColumnMissing if the table cannot store a failure, ValueError if `retry_in` is no number. Then nothing
         is decided.
         """
+        if isinstance(error, Fail):
+            retry, retry_in = retry and error.retry, error.retry_in if retry_in is None else retry_in
         failures = self._roles.value_of("attempts", claim_of(job), 0) if job.key in self._jobs else 0
         is_last = not retry or (self._roles.attempts is not None and self._retry.is_last(failures))
         if is_last:
@@ -261,15 +266,40 @@ class Batch:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         try:
-            if self.settled:
-                return
-            if isinstance(error, Exception):
-                self.blame(error)
-            elif error is not None:
-                self._undo_what_raised()
-            self._settle(self._following if error is None else None)
+            self._leave(error)
         finally:
             self._span.__exit__(kind, error, trace)
+
+    async def __aenter__(self) -> Self:
+        """As `with`, for a loop of asyncio."""
+        return self.__enter__()
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """As `with`. The settle runs in a thread; a cancellation waits for its end."""
+        try:
+            await in_thread(self._leave, error)
+        finally:
+            self._span.__exit__(kind, error, trace)
+
+    def _leave(self, error: BaseException | None) -> None:
+        """Settle, if that was not done in the block. `error`: the exception that ended the block."""
+        if self.settled:
+            return
+        if isinstance(error, Exception):
+            self.blame(error)
+        elif error is not None:
+            self._undo_what_raised()
+        self._settle(self._following if error is None else None)
+
+    def hand_out(self, keeper: object) -> list[ClaimResult]:
+        """Give up the batch, and hold each of its jobs by itself: a claim for each. They are released when `keeper` is
+        garbage-collected. For `claimjobs.queue.jobs_in_hand`.
+        """
+        self._must_be_open()
+        self.settled, self.kept_alive = True, None
+        return self._hold.split(self._claimed, keeper)
 
     def _undo_what_raised(self) -> None:
         """After an exception outside of a job, no write is known to be of one job: undo all; no job is done."""

@@ -7,6 +7,7 @@ import os
 import threading
 import time
 from abc import ABC, abstractmethod
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 import sqlalchemy as sa
@@ -153,11 +154,27 @@ class Hold(ABC):
         with the next claim. `ahead`: no handler works on it before the first `progress`.
         """
 
+    def split(self, claimed: ClaimResult, keeper: object) -> list[ClaimResult]:
+        """Hold each job of a claim by itself; return a claim for each. `keeper`: in place of their Batches."""
+        raise NotImplementedError("one transaction holds all jobs of a batch")
+
+    def join(self, parts: Iterable[ClaimResult]) -> ClaimResult:
+        """Settle these claims together: one claim, of all their jobs that are still held."""
+        raise NotImplementedError("one transaction holds all jobs of a batch")
+
+    def is_held(self, claimed: ClaimResult) -> bool:
+        """Whether these jobs were not released, or given to others, as far as this process knows."""
+        del claimed
+        return True
+
     @abstractmethod
     def progress(self, claimed: ClaimResult) -> None:
-        """The handler of this claim makes progress: a job was decided, or it says so. Called for each job, so it must
-        be cheap.
+        """The handler of this claim begins, or makes progress: a job was decided, or it says so. Called for each job,
+        so it must be cheap.
         """
+
+    def rest(self, claimed: ClaimResult) -> None:  # noqa: B027 - the locks of a transaction need no care
+        """No handler works on this claim any more: it waits for its settle."""
 
     def restart_from_head(self) -> None:
         """Begin the next claim at the head of the order: jobs may be before the cursor."""

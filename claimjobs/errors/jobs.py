@@ -154,5 +154,24 @@ class BatchMisused(ClaimjobsError):
     """A batch was used after it was settled, or left open, or for a job that is not in it or cannot be undone."""
 
 
+class Fail(Exception):
+    """A handler raises it to say how its job failed; `retry=False`: it is dead at once. No error of claimjobs."""
+
+    retry_in: float | None = None
+    """Seconds until the job runs again; None: after its back-off."""
+
+    def __init__(self, error: str = "the handler failed it", *, retry: bool = True) -> None:
+        super().__init__(error)
+        self.retry = retry
+
+
+class RetryLater(Fail):
+    """A handler raises it to run its job again in so many seconds. It counts as a failed attempt."""
+
+    def __init__(self, seconds: float, error: str = "the handler wants it later") -> None:
+        super().__init__(error)
+        self.retry_in = seconds
+
+
 class NothingDone(ClaimjobsError):
     """All jobs of several batches in a row were released, so draining the queue would never end."""

@@ -11,7 +11,7 @@ from collections.abc import Container, Iterable, Iterator
 from contextlib import contextmanager
 from typing import Final
 
-from claimjobs.claim.strategy import ClaimResult
+from claimjobs.claim.strategy import NOTHING, ClaimResult
 from claimjobs.dialects import Key
 from claimjobs.log_events import BATCH_FORGOTTEN
 
@@ -89,6 +89,28 @@ class HeldBatches:
         known = self.keys_of(owner)
         return [key for key in keys if key not in known and key not in but]
 
+    # --- jobs that are settled one by one ----------------------------------------------------------------
+
+    def split(self, claimed: ClaimResult, keeper: object) -> list[ClaimResult]:
+        """Replace a claim by one for each of its jobs, and return these. `keeper`: in place of their Batches.
+
+        None has the number of the claim row: a settle must look whether that has other jobs, too.
+        """
+        if not self.remove(claimed):
+            return []
+        parts = [claimed._replace(jobs=[job], batch=0) for job in claimed.jobs]
+        for part in parts:
+            self.add(part)
+            self.give(part, keeper, ahead=True)
+        return parts
+
+    def join(self, parts: Iterable[ClaimResult]) -> ClaimResult:
+        """Replace claims of one owner by one, of all their jobs that are still held; return it."""
+        held = [part for part in parts if self.remove(part)]
+        joined = held[0]._replace(jobs=[part.jobs[0] for part in held]) if held else NOTHING
+        self.add(joined)
+        return joined
+
     # --- claims of a settle, for which no loop has asked yet ---------------------------------------------
 
     def take_following(self, claimed: ClaimResult) -> bool:
@@ -123,17 +145,21 @@ class HeldBatches:
             held.progressed_at = NO_HANDLER_RUNS if ahead else time.monotonic()
 
     def progress(self, claimed: ClaimResult) -> None:
-        """The handler of this claim makes progress."""
+        """The handler of this claim begins, or makes progress."""
         held = self.of(claimed)
         if held is not None:
             held.progressed_at, held.hang_reported = time.monotonic(), False
 
-    @contextmanager
-    def without_a_handler(self, claimed: ClaimResult) -> Iterator[None]:
-        """A `with` block around a settle, which is no hang if it waits for the database, or for another thread."""
+    def rest(self, claimed: ClaimResult) -> None:
+        """No handler works on this claim any more: it waits for its settle."""
         held = self.of(claimed)
         if held is not None:
             held.progressed_at = NO_HANDLER_RUNS
+
+    @contextmanager
+    def without_a_handler(self, claimed: ClaimResult) -> Iterator[None]:
+        """A `with` block around a settle, which is no hang if it waits for the database, or for another thread."""
+        self.rest(claimed)
         try:
             yield
         finally:

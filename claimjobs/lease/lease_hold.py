@@ -7,7 +7,7 @@ import logging
 import os
 import threading
 import time
-from collections.abc import Container, Iterator
+from collections.abc import Container, Iterable, Iterator
 from typing import Final
 
 import sqlalchemy as sa
@@ -263,6 +263,16 @@ class LeaseHold(Hold):
             following = NOTHING
         return unsettled, following
 
+    def split(self, claimed: ClaimResult, keeper: object) -> list[ClaimResult]:
+        """Hold each job of a claim by itself; return a claim for each. `keeper`: in place of their Batches."""
+        with self._alone():
+            return self.held.split(claimed, keeper)
+
+    def join(self, parts: Iterable[ClaimResult]) -> ClaimResult:
+        """Settle these claims together: one claim, of all their jobs that are still held."""
+        with self._alone():
+            return self.held.join(parts)
+
     def take_following(self, claimed: ClaimResult) -> bool:
         self._reaper.report()
         return self.held.take_following(claimed)
@@ -349,6 +359,13 @@ class LeaseHold(Hold):
 
     def progress(self, claimed: ClaimResult) -> None:
         self.held.progress(claimed)
+
+    def rest(self, claimed: ClaimResult) -> None:
+        self.held.rest(claimed)
+
+    def is_held(self, claimed: ClaimResult) -> bool:
+        """Not any more if this owner was declared dead, and goes on under another id."""
+        return self.held.of(claimed) is not None and claimed.owner == self.owner.id
 
     def _note_held(self) -> None:
         with self._guard:

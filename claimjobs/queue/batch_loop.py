@@ -5,10 +5,8 @@ from __future__ import annotations
 import contextlib
 import math
 import time
-from collections import deque
 from collections.abc import Generator, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
-from typing import Final, Literal
+from typing import Final, Literal, Protocol
 
 import sqlalchemy as sa
 
@@ -44,13 +42,25 @@ LONGEST_WAIT: Final = 1.0
 """The longest time in seconds that a loop stays awake between two sleeps."""
 
 
+class Source(Protocol):
+    """Where the batches of a loop come from."""
+
+    where: Where
+
+    def next_batch(self) -> Batch:
+        """The next batch. It may be empty."""
+
+    def close(self) -> None:
+        """The loop has ended: release what it did not ask for."""
+
+
 class BatchLoop:
     """The batches of one loop, without empty ones. Iterate over it once."""
 
     def __init__(
         self,
         consumer: Consumer,
-        source: BatchSource | PrefetchSource,
+        source: Source,
         *,
         drain: Drain,
         poll: float,
@@ -64,6 +74,12 @@ class BatchLoop:
         self._drain = drain
         self._poll = poll
         self._idle = math.inf if idle is None else idle
+        self._is_over = False
+
+    def end(self) -> None:
+        """End this loop alone, in any thread: the next batch is not given any more."""
+        self._is_over = True
+        self._control.wake()
 
     def __iter__(self) -> Generator[Batch, None, None]:
         """Raises BatchMisused if the last batch is still open, and the errors of a claim."""
@@ -71,7 +87,7 @@ class BatchLoop:
             yield from self._batches(IdleBackoff(self._poll, self._idle))
 
     def _batches(self, idleness: IdleBackoff) -> Generator[Batch, None, None]:
-        while not self._control.stopping:
+        while not (self._control.stopping or self._is_over):
             began = time.monotonic()
             batch = self._claim()
             if batch:
@@ -98,7 +114,7 @@ class BatchLoop:
         """Whether the loop ends after this empty batch. A drain goes on while others have locked the candidates, and
         while the queue is paused: nobody knows then whether a job is due.
         """
-        if self._control.stopping or idleness.left <= 0:
+        if self._control.stopping or self._is_over or idleness.left <= 0:
             return True
         drained = (self._drain or self._control.draining) and not (empty.contended or self._control.paused)
         if not (drained and self._drains_retries):
@@ -123,7 +139,7 @@ class BatchLoop:
         condition = self._wake_condition(empty, idleness)
         with idleness.asleep(costs=condition.work is not None), sleeper.waiting(condition):
             while not self._control.woken(min(CHECK, max(0.0, idleness.left))):
-                if idleness.left <= 0 or not sleeper.is_active:
+                if self._is_over or idleness.left <= 0 or not sleeper.is_active:
                     break
         self._control.clear_wake()
         self._consumer.expect_pause()
@@ -234,47 +250,3 @@ class BatchSource:
         claimed = NOTHING if self._following is None else self._following.take()
         if claimed.jobs:
             self._consumer.release_following(claimed)
-
-
-class PrefetchSource:
-    """Claims batches in a thread while the handler works. Each batch is settled by itself.
-
-    This owner holds the prefetched batches: it loses them all if it dies, or if its handler hangs.
-    """
-
-    def __init__(self, consumer: Consumer, size: int, where: Where, *, count: int) -> None:
-        """`count`: how many batches to claim ahead."""
-        self._consumer, self._control = consumer, consumer.control
-        self._size, self.where = size, where
-        self._count = count
-        self._thread = ThreadPoolExecutor(1, thread_name_prefix="claimjobs prefetch")
-        self._next: deque[Future[Batch]] = deque()
-
-    def next_batch(self) -> Batch:
-        """The oldest batch that was claimed ahead, or else a new claim. It may be empty."""
-        if self._control.paused:
-            self._release_all()
-        batch = self._next.popleft().result() if self._next else self._claim()
-        if not batch:  # it was claimed some time ago: there may be jobs now
-            batch = self._claim()
-        if batch:
-            batch.extend()
-        while batch and len(self._next) < self._count and not self._control.stopping:
-            self._next.append(self._thread.submit(self._claim))
-        return batch
-
-    def close(self) -> None:
-        """Release the batches that were not asked for."""
-        self._thread.shutdown(cancel_futures=True)
-        self._release_all()
-
-    def _release_all(self) -> None:
-        """Release each of them, also after an error, which is raised at the end."""
-        with contextlib.ExitStack() as releases:
-            while self._next:
-                claim = self._next.popleft()
-                if not claim.cancelled() and not claim.exception():
-                    releases.callback(claim.result().settle)
-
-    def _claim(self) -> Batch:
-        return self._consumer.claim(self._size, self.where, ahead=True)

@@ -182,8 +182,15 @@ class Consumer:
                 self._report_unreadable_keys()
         return self.batch(claimed, following, ahead=ahead)
 
-    def batch(self, claimed: ClaimResult, following: Following | None = None, *, ahead: bool = False) -> Batch:
-        """The Batch of a claim."""
+    def batch(
+        self,
+        claimed: ClaimResult,
+        following: Following | None = None,
+        *,
+        ahead: bool = False,
+        since: float | None = None,
+    ) -> Batch:
+        """The Batch of a claim. `since`: as in Batch."""
         chosen, hold = self._settings, self.hold
         batch = Batch(
             claimed,
@@ -194,6 +201,7 @@ class Consumer:
             entity=chosen.entity,
             failures=self.access.failures,
             timer=self._timer,
+            since=since,
         )
         batch.contended = bool(claimed.found) and not claimed.jobs
         if claimed.jobs:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import AsyncGenerator, Callable, Generator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, Never, Self
 
@@ -15,6 +17,7 @@ from claimjobs.admin.dead_jobs import DeadJobs
 from claimjobs.admin.pause import PauseSwitch
 from claimjobs.admin.purge import Kept, Purge
 from claimjobs.admin.stats import Retries, Stats
+from claimjobs.asynchronous import in_thread
 from claimjobs.batch.batch import Batch
 from claimjobs.claim.locking import Locking
 from claimjobs.control import Control
@@ -26,11 +29,14 @@ from claimjobs.enqueue.enqueuer import OnBad, Rows
 from claimjobs.errors import BadArgument, UnfitTable
 from claimjobs.errors.dropped import refuse_parameters
 from claimjobs.instants import age_of
+from claimjobs.job import Job
 from claimjobs.lease.checks import ClaimsCheck, require_writes
 from claimjobs.options import ClaimsKind, HoldKind, Liveness, Retry
 from claimjobs.queue.access import Access
-from claimjobs.queue.batch_loop import BatchLoop, BatchSource, Drain, PrefetchSource
+from claimjobs.queue.batch_loop import BatchLoop, BatchSource, Drain
 from claimjobs.queue.consumer import Consumer
+from claimjobs.queue.executors import executor_of
+from claimjobs.queue.jobs_in_hand import JobsInHand, PoolObserver
 from claimjobs.report import Report
 from claimjobs.settings import Settings, must_work_when_called
 from claimjobs.settle.failures import Hook, Hooks
@@ -189,7 +195,6 @@ class Queue:
         drain: Drain = False,
         poll: float = 1.0,
         idle: float | None = None,
-        prefetch: int = 0,
     ) -> Generator[Batch, None, None]:
         """Batches of claimed jobs, one after the other: `for batch in queue.batches(): with batch: ...`.
 
@@ -199,28 +204,83 @@ class Queue:
         a batch. Without work it sleeps until an `enqueue` wakes it, and checks for work by itself after three times
         `poll` seconds at the latest. If it cannot be woken, it claims after a pause that grows to `poll` seconds.
 
-        `prefetch` is for handlers that take longer than a claim: a thread claims so many batches ahead. They are held
-        until the loop asks for them or ends. Each batch is settled by itself.
-
         One consumer gets its jobs in order, except for jobs that appear before its cursor: enqueued with a higher
         priority, retried, or due only now. Each claim begins at the cursor, after the last job of the claim before. A
         claim begins at the head of the queue again after ten times as long as the last such claim took, and after 2
         seconds at the latest. Raises BatchMisused if a batch is still open when the next one is asked for.
         """
+        return self._run(self._loop(size, where, drain=drain, poll=poll, idle=idle))
+
+    def _loop(self, size: int, where: Where, *, drain: Drain, poll: float, idle: float | None) -> BatchLoop:
         _check_size(size)
-        if prefetch < 0:
-            raise ValueError(f"prefetch={prefetch}: give a number of batches, 0 or more")
-        consumer = self._consumer
-        source: BatchSource | PrefetchSource
-        if prefetch:
-            source = PrefetchSource(consumer, size, where, count=prefetch)
-        else:
-            source = BatchSource(consumer, size, where)
-        return self._run(BatchLoop(consumer, source, drain=drain, poll=poll, idle=idle))
+        source = BatchSource(self._consumer, size, where)
+        return BatchLoop(self._consumer, source, drain=drain, poll=poll, idle=idle)
 
     def _run(self, loop: BatchLoop) -> Generator[Batch, None, None]:
         """A generator of this Queue keeps it alive, and with it `on_hang`, while the loop runs."""
         yield from loop
+
+    async def abatches(
+        self,
+        size: int = 100,
+        where: Where = None,
+        *,
+        drain: Drain = False,
+        poll: float = 1.0,
+        idle: float | None = None,
+    ) -> AsyncGenerator[Batch, None]:
+        """As `batches`, for asyncio: `async for batch in queue.abatches(): async with batch: ...`.
+
+        All that is sent to the database is sent in a thread. In the block it is as in `with batch`: a job is done when
+        `for job in batch` asks for the next one. Raises BadArgument with `hold="transaction"`, whose connection blocks.
+        """
+        if not self._chosen.by_lease:
+            raise BadArgument("hold='transaction' has a connection that would block the event loop: use `batches`")
+        loop = self._loop(size, where, drain=drain, poll=poll, idle=idle)
+        batches = self._run(loop)
+        with ThreadPoolExecutor(1, thread_name_prefix="claimjobs batches") as thread:
+            try:
+                while (batch := await in_thread(next, batches, None, executor=thread, interrupt=loop.end)) is not None:
+                    yield batch
+            finally:
+                await in_thread(batches.close, executor=thread)
+
+    def work(
+        self,
+        handler: Callable[[Job], Any],
+        *,
+        concurrency: int = 10,
+        size: int = 100,
+        where: Where = None,
+        drain: Drain = False,
+        poll: float = 1.0,
+        idle: float | None = None,
+        observer: PoolObserver | None = None,
+    ) -> None:
+        """Call a function for each job, `concurrency` at once, until the loop ends as that of `batches` does.
+
+        A plain function runs in so many threads, an `async def` in so many tasks of one event loop. A job is done when
+        its call returns. If it raises, the job failed: see `Batch.fail`, and `RetryLater` and `Fail`, which say how.
+        Outcomes are settled in groups as they come, so a slow job delays no other. At most two jobs for each place, and
+        `size` more, are held; `size` is how many are claimed at once, or half of `concurrency` if that is more.
+
+        After `stop()` jobs that were not begun are released, and it waits for the others. After its `timeout` these are
+        released, too, and the tasks of an `async def` are cancelled; threads cannot be. A job that hangs for longer
+        than `Liveness.max_batch_time` is given to others, and its task is cancelled. If this process dies, the jobs in
+        hand are suspects. Raises BadArgument with `hold="transaction"`, which handles one job after the other, and
+        BadHandler.
+        """
+        _check_size(size)
+        if not isinstance(concurrency, int) or isinstance(concurrency, bool) or concurrency < 1:
+            raise BadArgument(f"concurrency={concurrency!r}: give a whole number from 1")
+        if not self._chosen.by_lease:
+            raise BadArgument("hold='transaction' handles one job after the other: loop over `batches`")
+        pool = JobsInHand(self._consumer, size, where, concurrency, poll=poll, observer=observer or PoolObserver())
+        pool.executor = executor_of(handler, concurrency, pool)
+        loop = BatchLoop(self._consumer, pool, drain=drain, poll=poll, idle=idle)
+        with closing(self._run(loop)) as batches:
+            for batch in batches:
+                pool.take(batch)
 
     def stop(self, timeout: float | None = None) -> None:
         """End `batches` after the current batch. May be called from any thread or signal handler; returns at once.
