@@ -67,7 +67,10 @@ def _remember(context: click.Context, _option: click.Parameter, log_format: LogF
 )
 @_seconds("--idle", "Stop when no consumer had a job for so long.")
 @click.option(
-    "--prefetch", type=COUNT, default=0, metavar="BATCHES", help="Claim so many batches ahead: for a slow function."
+    "--concurrency",
+    type=AT_LEAST_1,
+    show_default="1; with an async function: 10",
+    help="Jobs that each consumer handles at once, in threads or, if the function is async, in tasks.",
 )
 @_seconds(
     "--lease", "A consumer without a heartbeat for so long is dead: its jobs are reclaimed.", Liveness.lease, least=2
@@ -148,6 +151,7 @@ def start_processing(
         grace=(run.duration is not None, "--duration"),
         bind=(endpoints.used, "--metrics-port or --health-port"),
         per=(given["handler"] is not None, "MODULE:FUNCTION"),
+        concurrency=(given["handler"] is not None, "MODULE:FUNCTION"),
     )
     with target.database() as url:
         plan = Plan(

@@ -105,8 +105,9 @@ class Threads(Executor):
         return waiting
 
     def give_up(self, item: JobInHand) -> None:
-        """Another thread takes the place of the one that hangs."""
+        """Another thread takes the place of the one that hangs, which ends after this call."""
         self._threads -= 1
+        self._begin_thread()
 
     def close(self) -> None:
         for _ in range(self._threads):

@@ -235,7 +235,9 @@ class Queue:
         `for job in batch` asks for the next one. Raises BadArgument with `hold="transaction"`, whose connection blocks.
         """
         if not self._chosen.by_lease:
-            raise BadArgument("hold='transaction' has a connection that would block the event loop: use `batches`")
+            raise BadArgument(
+                "hold='transaction' has a connection that would block the event loop: loop over `batches`"
+            )
         loop = self._loop(size, where, drain=drain, poll=poll, idle=idle)
         batches = self._run(loop)
         with ThreadPoolExecutor(1, thread_name_prefix="claimjobs batches") as thread:

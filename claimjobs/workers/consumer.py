@@ -19,6 +19,7 @@ from claimjobs.errors import (
 from claimjobs.key_text import text_of
 from claimjobs.log_events import BATCH_ROLLED_BACK, HANDLER_FAILED, JOBS_LOST, OUTCOME_REFUSED
 from claimjobs.log_records import log_safely
+from claimjobs.queue.jobs_in_hand import PoolObserver
 from claimjobs.queue.queue import Queue
 from claimjobs.signals import Cancelled
 from claimjobs.table.predicates import Where
@@ -41,7 +42,7 @@ LASTING = (BatchRolledBack, Unreadable)
 log = logging.getLogger("claimjobs.consumer")
 
 
-class BatchObserver:
+class BatchObserver(PoolObserver):
     """Is told what the loop of a consumer does. This one ignores it."""
 
     def begun(self, batch: Batch) -> None:
@@ -51,7 +52,7 @@ class BatchObserver:
         """The handler has ended, also by an exception."""
 
     def settled(self, batch: Batch) -> None:
-        """This batch is settled, or its transaction was rolled back."""
+        """This batch, or group of jobs, is settled, or its transaction was rolled back."""
 
 
 def consume(
@@ -61,7 +62,6 @@ def consume(
     size: int = 100,
     where: Where = None,
     poll: float = 1.0,
-    prefetch: int = 0,
     observer: BatchObserver | None = None,
 ) -> None:
     """Handle batches until the queue is stopped, or drained.
@@ -74,7 +74,7 @@ def consume(
     """
     backoff, fruitless = Backoff(FIRST_PAUSE, LONGEST_PAUSE, least=1.0), 0
     observer = observer or BatchObserver()
-    for batch in queue.batches(size, where, poll=poll, prefetch=prefetch):
+    for batch in queue.batches(size, where, poll=poll):
         failure = _settled(queue, batch, handler, observer)
         if failure is None:
             backoff.reset()

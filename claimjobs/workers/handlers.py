@@ -7,10 +7,11 @@ import logging
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
-from typing import Any, Literal
+from dataclasses import dataclass
+from typing import Any, Final, Literal
 
 from claimjobs.batch.batch import Batch
-from claimjobs.callables import deferred, require_finished
+from claimjobs.callables import COROUTINE, deferred, require_finished
 from claimjobs.database.error_translation import reason
 from claimjobs.errors import BadHandler, NothingDecided
 from claimjobs.job import Job
@@ -21,6 +22,8 @@ from claimjobs.settle.failures import Hook
 from claimjobs.signals import Cancelled
 
 Per = Literal["batch", "job"]
+AT_ONCE: Final = 10
+"""Jobs that an async function handles at once, if no number is given."""
 Setup = Callable[[], AbstractContextManager[object]]
 """A function without parameters that returns a context manager."""
 
@@ -69,18 +72,38 @@ class JobHandler(Handler):
                 batch.fail(job, error)
 
 
-def handler_of(function: Any, name: str, per: Per | None = None, *, in_transaction: bool = False) -> Handler:
+@dataclass(frozen=True)
+class PoolHandler:
+    """A function of a job, plain or async, that is called for `concurrency` jobs at once: see `Queue.work`."""
+
+    function: Callable[[Job], object]
+    concurrency: int
+
+
+def handler_of(
+    function: Any,
+    name: str,
+    per: Per | None = None,
+    *,
+    in_transaction: bool = False,
+    concurrency: int | None = None,
+) -> Handler | PoolHandler:
     """A handler of batches, from a function of a Batch or of one Job.
 
     `per` says which of them; without it, the type or the name of the first parameter decides. A function of a job may
-    have a parameter `connection`: with `in_transaction` it gets the open transaction. Raises BadHandler where the
-    parameters do not fit, there is no transaction, a call would run nothing (`async def`, generators), or it is no
-    function.
+    have a parameter `connection`: with `in_transaction` it gets the open transaction. With a `concurrency` above 1, or
+    if it is an `async def`, it is called for many jobs at once. Raises BadHandler where the parameters do not fit,
+    there is no transaction, a call would run nothing (generators), or it is no function.
     """
     if not callable(function):
         raise BadHandler(f"handler {name!r} is no function but {type(function).__name__}: name a function")
-    _check_runs_when_called(function, name)
-    if (per or _per_of(_signature(function, name), name)) == "batch":
+    is_async = _is_async(function, name)
+    per = per or _per_of(_signature(function, name), name)
+    if is_async or (concurrency or 1) > 1:
+        _check_pool(name, per, in_transaction=in_transaction, is_async=is_async)
+        _check_parameters(function, name, "job")
+        return PoolHandler(function, concurrency or AT_ONCE)
+    if per == "batch":
         _check_parameters(function, name, "batch")
         return BatchHandler(function, name)
     connected = _has_connection_parameter(function, name)
@@ -96,12 +119,24 @@ def handler_of(function: Any, name: str, per: Per | None = None, *, in_transacti
 # --- what cannot be a handler ----------------------------------------------------------------------------------
 
 
-def _check_runs_when_called(function: Any, name: str) -> None:
+def _is_async(function: Any, name: str) -> bool:
+    """Whether it is an `async def`. Raises BadHandler for a generator, of which a call runs nothing."""
     kind = deferred(function)
-    if kind is not None:
+    if kind in (None, COROUTINE):
+        return kind is not None
+    raise BadHandler(
+        f"handler {name!r} is {kind}, and calling it runs nothing: name a plain function or an `async def`"
+    )
+
+
+def _check_pool(name: str, per: Per, *, in_transaction: bool, is_async: bool) -> None:
+    what = "is async" if is_async else "is called for many jobs at once"
+    if per == "batch":
+        raise BadHandler(f"handler {name!r} {what}, and takes a batch: name a function of a job")
+    if in_transaction:
         raise BadHandler(
-            f"handler {name!r} is {kind}, and calling it runs nothing: name a plain function "
-            "(one that calls `asyncio.run(...)`, where the work is async)"
+            f"handler {name!r} {what}, and `--hold transaction` handles one job after the other: leave that out, or "
+            "name a plain function, without --concurrency"
         )
 
 

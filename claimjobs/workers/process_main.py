@@ -7,6 +7,7 @@ import logging
 import os
 import signal
 import sys
+import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -33,7 +34,7 @@ from claimjobs.table.definitions import DEFAULT_TABLE
 from claimjobs.table.reflection import is_demonstrations
 from claimjobs.workers.consumer import consume
 from claimjobs.workers.demo import article_rows, produce
-from claimjobs.workers.handlers import Handler, Per, entered, handler_of, hook_named, setup_named
+from claimjobs.workers.handlers import Handler, Per, PoolHandler, entered, handler_of, hook_named, setup_named
 from claimjobs.workers.process_slot import Count
 from claimjobs.workers.reporter import SOONEST, Reporter
 from claimjobs.workers.supervisor_pipe import Ended, GaveUp, LogToSupervisor, State, SupervisorPipe
@@ -61,7 +62,8 @@ class Plan:
     per: Per | None = None
     size: int = 100
     poll: float = 1.0
-    prefetch: int = 0
+    concurrency: int | None = None
+    """Jobs that a consumer handles at once; None: 1, or AT_ONCE with an async function."""
     liveness: Liveness = field(default_factory=Liveness)
     retry: Retry = field(default_factory=Retry)
     on_retry: str | None = None
@@ -110,12 +112,13 @@ class Plan:
                 "another table"
             )
 
-    def load_handler(self) -> Handler:
+    def load_handler(self) -> Handler | PoolHandler:
         """The user's function, or the article's demonstration."""
         if self.handler is None:
             return Demonstration()
+        in_transaction = self.described.get("hold") == "transaction"
         return handler_of(
-            load(self.handler), self.handler, self.per, in_transaction=self.described.get("hold") == "transaction"
+            load(self.handler), self.handler, self.per, in_transaction=in_transaction, concurrency=self.concurrency
         )
 
     def load_hooks(self) -> Hooks:
@@ -147,7 +150,25 @@ def run_consumer(plan: Plan, reports_begin: bool, open_jobs: Count, pipe: Connec
             queue.measure_batches()
         supervisor.send(State(Report(), queue.owner_id or None))
         with reporter:
-            consume(queue, handler, size=plan.size, poll=plan.poll, prefetch=plan.prefetch, observer=reporter)
+            if isinstance(handler, PoolHandler):
+                _work(queue, handler, plan, reporter)
+            else:
+                consume(queue, handler, size=plan.size, poll=plan.poll, observer=reporter)
+
+
+def _work(queue: Queue, handler: PoolHandler, plan: Plan, reporter: Reporter) -> None:
+    """Handle many jobs at once. If one hangs, this process settles the others, and ends."""
+    hung = threading.Event()
+
+    def end() -> None:
+        hung.set()
+        queue.stop()
+
+    queue.on_hang = end
+    many = handler.concurrency
+    queue.work(handler.function, concurrency=many, size=plan.size, poll=plan.poll, observer=reporter)
+    if hung.is_set():
+        sys.exit(HUNG)
 
 
 def run_generator(plan: Plan, jobs: int | None, rate: float | None, pipe: Connection) -> None:

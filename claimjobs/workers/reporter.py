@@ -66,6 +66,12 @@ class Reporter(BatchObserver):
         while self._sends_began and not self._tell():
             pass
 
+    def in_hand(self, jobs: int) -> None:
+        began = jobs and not self._open_jobs.value
+        self._open_jobs.value = jobs
+        while began and self._sends_began and not self._tell():
+            pass
+
     def ended(self) -> None:
         self._open = None
         self._open_jobs.value = 0
@@ -82,7 +88,7 @@ class Reporter(BatchObserver):
 
     def _tell(self, jobs: int = 0) -> bool:
         """Send the state. Returns False if the counts changed meanwhile: then try again."""
-        state = State(self._queue.report, self._owner_id or None, jobs, self._open is not None, self._stalled())
+        state = State(self._queue.report, self._owner_id or None, jobs, bool(self._open_jobs.value), self._stalled())
         try:
             self._supervisor.send(state)
         except RuntimeError:

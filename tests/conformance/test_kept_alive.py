@@ -49,10 +49,9 @@ def test_a_batch_of_a_queue_that_nobody_keeps_is_still_ours(filled: Backend, way
 
 
 @pytest.mark.parametrize("hold", ["lease", "transaction"])
-@pytest.mark.parametrize("prefetch", [0, 1])
-def test_a_batch_of_a_loop_that_nobody_keeps_is_still_ours(filled: Backend, hold: str, prefetch: int) -> None:
+def test_a_batch_of_a_loop_that_nobody_keeps_is_still_ours(filled: Backend, hold: str) -> None:
     def first() -> Batch:
-        return next(forgetful(filled, hold=hold).batches(1, prefetch=prefetch))
+        return next(forgetful(filled, hold=hold).batches(1))
 
     with first() as batch:
         gc.collect()

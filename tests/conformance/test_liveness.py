@@ -328,9 +328,8 @@ def test_waiting_is_not_hanging(anywhere: Backend) -> None:
     held = hold_of(queue).held
     assert not list(held.hanging(1e-9))
     queue.enqueue(jobs(3))
-    loop = queue.batches(1, prefetch=1)
-    batch = next(loop)
-    anywhere.wait_for(lambda: len(held.of_owner(queue.owner_id)) == 2, "one is claimed ahead")
+    batch = queue.claim(1)
+    ahead = queue._consumer.claim(1, None, ahead=True)
     assert [each.claimed for each in held.hanging(1e-9)] == [batch._claimed]
     with anywhere.engine.begin() as stranger:
         stranger.execute(sa.select(JOBS).where(JOBS.c.id == batch[0].key).with_for_update()).all()
@@ -338,9 +337,9 @@ def test_waiting_is_not_hanging(anywhere: Backend) -> None:
         settle.start()
         anywhere.wait_for(lambda: not list(held.hanging(1e-9)), "its settle waits for a row")
     settle.join()
-    with next(loop) as following:
-        assert [each.claimed for each in held.hanging(1e-9)] == [following._claimed]
-    loop.close()
+    ahead.extend()
+    assert [each.claimed for each in held.hanging(1e-9)] == [ahead._claimed]
+    ahead.settle()
 
 
 def test_the_time_of_an_outage_does_not_count(anywhere: Backend, monkeypatch: pytest.MonkeyPatch) -> None:

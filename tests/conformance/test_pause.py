@@ -73,13 +73,12 @@ def test_it_counts_for_one_table_and_for_each_queue_of_it(backend: Backend) -> N
 
 
 @pytest.mark.parametrize("hold", HOLDS)
-@pytest.mark.parametrize("prefetch", [0, 2])
 def test_a_loop_finishes_its_batch_releases_the_others_and_goes_on_when_it_is_resumed(
-    backend: Backend, hold: HoldKind, prefetch: int
+    backend: Backend, hold: HoldKind
 ) -> None:
     queue, operator = backend.queue(hold=hold, liveness=QUICK), backend.queue()
     queue.enqueue(jobs(30))
-    with Consumer(backend, queue, size=5, prefetch=prefetch, drain=True, poll=0.05) as consumer:
+    with Consumer(backend, queue, size=5, drain=True, poll=0.05) as consumer:
         consumer.busy.clear()
         backend.wait_for(lambda: consumer.done, "the first batch has begun")
         operator.pause()

@@ -59,16 +59,15 @@ def test_an_open_batch_is_released_at_the_deadline_and_its_outcomes_are_refused(
     assert queue.report.done == 0
 
 
-@pytest.mark.parametrize("prefetch", [0, 3])
 @pytest.mark.parametrize("hold", HOLDS)
-def test_a_loop_in_a_thread_ends_and_holds_nothing(backend: Backend, hold: HoldKind, prefetch: int) -> None:
-    """Also what was claimed ahead is released, while the handler of the first batch still runs."""
+def test_a_loop_in_a_thread_ends_and_holds_nothing(backend: Backend, hold: HoldKind) -> None:
+    """Also while the handler of the first batch still runs."""
     queue = backend.queue(hold=hold)
     queue.enqueue(jobs(50))
     begun, gate, lost = threading.Event(), threading.Event(), list[str]()
 
     def work() -> None:
-        for batch in queue.batches(5, prefetch=prefetch):
+        for batch in queue.batches(5):
             begun.set()
             gate.wait(120)
             if refused(queue, batch):

@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 from collections import Counter
 from collections.abc import Iterator
-from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -15,12 +14,12 @@ from claimjobs import Batch, Queue
 from claimjobs.batch.settle_and_claim import SettleAndClaim
 from claimjobs.database.connect import engine_of
 from claimjobs.errors import BadPredicate, ServerUnreachable, StatementTimedOut, key_unreadable
-from claimjobs.options import ClaimsKind, HoldKind, Liveness
+from claimjobs.options import ClaimsKind, Liveness
 from claimjobs.settle.outcomes import Outcomes
 from servers.proxy import Proxy
 from tests.backends import Backend
 from tests.conformance.jobs import counted, jobs, names
-from tests.conformance.owners import declare_dead, hold_of, owner_row, still
+from tests.conformance.owners import declare_dead, hold_of, still
 
 
 def states(backend: Backend) -> Counter[tuple[str, bool]]:
@@ -369,86 +368,3 @@ def test_the_next_batch_that_is_asked_for_after_a_close_is_nobody_elses(backend:
         taken.done()
     assert (batch.lost, taken.lost) == ((), ())
     assert backend.rows() == []
-
-
-# --- prefetch ----------------------------------------------------------------------------------------------
-
-
-HOLDS = pytest.mark.parametrize("hold", ["lease", "transaction"])
-
-
-@HOLDS
-def test_the_next_batch_is_claimed_while_one_is_worked_on(backend: Backend, hold: HoldKind) -> None:
-    queue = backend.queue(hold=hold)
-    queue.enqueue(jobs(7))
-    seen: list[list[str]] = []
-    for batch in queue.batches(3, drain=True, prefetch=1):
-        seen.append(names(batch))
-        with batch:
-            if len(seen) < 3:
-                backend.wait_for(lambda: queue.report.claimed > 3 * len(seen), "the next batch is claimed")
-            batch.done()
-    assert seen == [["0000", "0001", "0002"], ["0003", "0004", "0005"], ["0006"]]
-    assert backend.rows() == []
-
-
-@HOLDS
-@pytest.mark.parametrize("end", [stops, ends])
-def test_what_was_claimed_meanwhile_and_is_not_asked_for_is_released(
-    backend: Backend, hold: HoldKind, end: object
-) -> None:
-    queue = backend.queue(hold=hold)
-    queue.enqueue(jobs(9))
-    batches = queue.batches(2, prefetch=2)
-    with next(batches) as batch:
-        backend.wait_for(lambda: queue.report.claimed == 6, "two more are claimed")
-        batch.done()
-    end(queue, batches)  # type: ignore[operator]
-    batches.close()
-    assert states(backend) == {FREE: 7}
-    assert backend.locked() == 0
-
-
-def test_what_was_claimed_meanwhile_is_kept_for_as_long_as_the_work_takes(backend: Backend) -> None:
-    queue = backend.queue(liveness=Liveness(lease=2))
-    queue.enqueue(jobs(4))
-    batches = queue.batches(2, prefetch=1)
-    with next(batches) as batch:
-        backend.wait_for(lambda: queue.report.claimed == 4, "the next batch is claimed")
-        first = owner_row(backend, queue.owner_id)["beat"]
-        late = timedelta(seconds=2)
-        backend.wait_for(lambda: owner_row(backend, queue.owner_id)["beat"] - first > late, "a lease goes by")
-        batch.done()
-    assert names(next(batches)) == ["0002", "0003"]
-    batches.close()
-
-
-def test_a_queue_that_seemed_empty_while_a_batch_was_worked_on_is_looked_at_again(backend: Backend) -> None:
-    queue, other = backend.queue(), backend.queue()
-    queue.enqueue(jobs(2))
-    seen: list[list[str]] = []
-    for batch in queue.batches(2, drain=True, prefetch=1):
-        seen.append(names(batch))
-        with batch:
-            if len(seen) == 1:
-                backend.wait_for(lambda: queue.report.empty_claims, "nothing more is found")
-                other.enqueue({"d": "late", "e": ""})
-            batch.done()
-    assert seen == [["0000", "0001"], ["late"]]
-
-
-def test_an_error_of_a_claim_is_raised_when_its_batch_is_asked_for(backend: Backend) -> None:
-    answers = iter(["d < '0002'"])
-    queue = backend.queue(where=lambda: sa.text(next(answers, "no such thing")))
-    queue.enqueue(jobs(4))
-    batches = queue.batches(2, prefetch=1)
-    with next(batches) as batch:
-        batch.done()
-    with pytest.raises(BadPredicate):
-        next(batches)
-    assert states(backend) == {FREE: 2}
-
-
-def test_fewer_than_no_batches_are_refused(backend: Backend) -> None:
-    with pytest.raises(ValueError, match="prefetch=-1"):
-        backend.queue().batches(prefetch=-1)

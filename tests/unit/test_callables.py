@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from claimjobs import Job
-from claimjobs.callables import deferred, unfinished
+from claimjobs.callables import COROUTINE, deferred, unfinished
 from claimjobs.errors import BadHandler
-from claimjobs.workers.handlers import handler_of
+from claimjobs.workers.handlers import JobHandler, PoolHandler, handler_of
 
 
 async def sends(job: Any) -> None:
@@ -75,9 +75,27 @@ WORK_LATER = {
 @pytest.mark.parametrize("function", WORK_LATER.values(), ids=WORK_LATER)
 @pytest.mark.parametrize("per", ["batch", "job", None])
 def test_a_function_that_does_not_work_when_called_is_no_handler(function: Callable[..., Any], per: Any) -> None:
-    assert deferred(function)
-    with pytest.raises(BadHandler, match=r"'shop:send' is an? (async )?\w+.* function, and calling it runs nothing"):
-        handler_of(function, "shop:send", per)
+    kind = deferred(function)
+    assert kind
+    if kind != COROUTINE:
+        with pytest.raises(
+            BadHandler, match=r"'shop:send' is an? (async )?\w+.* function, and calling it runs nothing"
+        ):
+            handler_of(function, "shop:send", per)
+    elif per == "batch":
+        with pytest.raises(BadHandler, match="'shop:send' is async, and takes a batch"):
+            handler_of(function, "shop:send", per)
+    elif per == "job":
+        assert handler_of(function, "shop:send", per) == PoolHandler(function, 10)
+        with pytest.raises(BadHandler, match="'shop:send' is async, and `--hold transaction` handles one job after"):
+            handler_of(function, "shop:send", per, in_transaction=True)
+
+
+def test_a_plain_function_of_a_job_is_called_for_many_at_once_if_that_is_asked_for() -> None:
+    assert handler_of(run_by_asyncio, "shop:send", "job", concurrency=3) == PoolHandler(run_by_asyncio, 3)
+    assert isinstance(handler_of(run_by_asyncio, "shop:send", "job", concurrency=1), JobHandler)
+    with pytest.raises(BadHandler, match="'shop:send' is called for many jobs at once, and takes a batch"):
+        handler_of(run_by_asyncio, "shop:send", "batch", concurrency=2)
 
 
 @pytest.mark.parametrize("function", [print, len, Sender, functools.partial(print), run_by_asyncio, lambda job: job])

@@ -135,7 +135,7 @@ NUMERIC = [
     "start-processing --consumers @",
     "start-processing --generators @",
     "start-processing --batch-size @",
-    "start-processing --prefetch @",
+    "start-processing --concurrency @",
     "start-processing --jobs @",
     "start-processing --attempts @",
 ]
