@@ -92,22 +92,27 @@ class HeldBatches:
     # --- jobs that are settled one by one ----------------------------------------------------------------
 
     def split(self, claimed: ClaimResult, keeper: object) -> list[ClaimResult]:
-        """Replace a claim by one for each of its jobs, and return these. `keeper`: in place of their Batches.
-
-        None has the number of the claim row: a settle must look whether that has other jobs, too.
-        """
+        """Replace a claim by one for each of its jobs, and return these. `keeper`: in place of their Batches."""
         if not self.remove(claimed):
             return []
-        parts = [claimed._replace(jobs=[job], batch=0) for job in claimed.jobs]
+        kept = weakref.ref(keeper)
+        parts = [ClaimResult([job], 1, 1, claimed.owner, claimed.suspects, claimed.batch) for job in claimed.jobs]
         for part in parts:
-            self.add(part)
-            self.give(part, keeper, ahead=True)
+            held = self._held[id(part)] = HeldBatch(part)
+            held.batch = kept
         return parts
 
     def join(self, parts: Iterable[ClaimResult]) -> ClaimResult:
-        """Replace claims of one owner by one, of all their jobs that are still held; return it."""
+        """Replace claims of one owner by one, of all their jobs that are still held; return it.
+
+        It has the number of a claim row if these are all its jobs: then that row is deleted, and not shortened.
+        """
         held = [part for part in parts if self.remove(part)]
-        joined = held[0]._replace(jobs=[part.jobs[0] for part in held]) if held else NOTHING
+        if not held:
+            return NOTHING
+        numbers = {part.batch for part in held}
+        is_whole = len(numbers) == 1 and not any(other.claimed.batch in numbers for other in self._held.values())
+        joined = held[0]._replace(jobs=[part.jobs[0] for part in held], batch=numbers.pop() if is_whole else 0)
         self.add(joined)
         return joined
 

@@ -69,8 +69,8 @@ class JobsInHand:
         self.where, self._observer = where, observer
         self._most = 2 * count + size
         self._group = max(size, count // 2)
-        """The room that is worth a claim, and the outcomes that are worth a settle."""
-        self._following = Following(consumer.plans, size, where, self._control)
+        """How many are claimed at once, when there is room for them, and how many outcomes are worth a settle."""
+        self._following = Following(consumer.plans, self._group, where, self._control)
         self._items: set[JobInHand] = set()
         self._ended: deque[JobInHand] = deque()
         """Those whose handlers have ended, in any thread, and that are not settled yet."""
@@ -156,7 +156,7 @@ class JobsInHand:
         return not self._items or (self._is_low and time.monotonic() >= self._claim_at)
 
     def _claim(self) -> Batch:
-        batch = self._consumer.claim(self._most - len(self._items), self.where, ahead=True)
+        batch = self._consumer.claim(self._group, self.where, ahead=True)
         self._note_claim(found=bool(batch))
         return batch
 
@@ -220,7 +220,6 @@ class JobsInHand:
         lost = [item.job for item in items if item.job.key not in held]
         if claimed.jobs:
             since = min(item.since for item in items)
-            self._following.size = self._most - len(self._items)
             batch = self._consumer.batch(claimed, self._following if self._has_room() else None, since=since)
             self._settle_batch(batch, [item for item in items if item.job.key in held])
             lost.extend(batch.lost)
