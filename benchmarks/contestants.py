@@ -61,13 +61,12 @@ class Ours:
 
 
 @contextmanager
-def ours(url: str, _number: int, *, size: int = BATCH, prefetch: int = 0, **options: Any) -> Iterator[Ours]:
+def ours(url: str, _number: int, *, size: int = BATCH, **options: Any) -> Iterator[Ours]:
     """claimjobs, through the public API. `options` are those of a Queue."""
-    more = {"prefetch": prefetch} if prefetch else {}
     with Queue(url, **options) as queue:
         queue.check()
         assert queue.owner_id or options["hold"] == "transaction"  # connected, and registered
-        yield Ours(queue, {"size": size, **more})
+        yield Ours(queue, {"size": size})
     queue.engine.dispose()
 
 

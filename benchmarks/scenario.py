@@ -31,6 +31,7 @@ NAMES = (
     "round_trip",
     "latency",
     "slow_handlers",
+    "many_at_once",
     "with_handlers",
     "client",
     "candidates",
