@@ -38,8 +38,8 @@ SLOW = 0.1
 STUCK = 3.0
 """Seconds of one mail in a hundred."""
 ONE_IN = 100
-FEW = 2_000
-"""Slow jobs for the smallest number at once: with more it would take minutes."""
+ROUNDS = 200
+"""The most slow jobs of each place: with more it would take minutes."""
 THREADS, TASKS = "threads", "tasks"
 MOST_THREADS = 100
 MAILS_AT_ONCE = 100
@@ -52,16 +52,17 @@ def measure(server: Server, sizes: argparse.Namespace) -> Iterator[Sample]:
         for at_once in sizes.at_once:
             for kind in (THREADS, TASKS):
                 if kind == TASKS or at_once <= MOST_THREADS:
-                    count = min(sizes.jobs, max(FEW, 10 * at_once))
-                    yield _sample(server.url, f"{kind}, 100 ms", at_once, [SLOW] * count, kind)
+                    slow = [SLOW] * min(sizes.jobs, ROUNDS * at_once)
+                    yield _sample(server.url, f"{kind}, 100 ms", at_once, slow)
         mails = [STUCK if number % ONE_IN == 0 else SLOW for number in range(sizes.mails)]
         quick, most = [0.0] * sizes.quick_jobs, min(MAILS_AT_ONCE, max(sizes.at_once))
         for kind in (THREADS, TASKS):
-            yield _sample(server.url, f"{kind}, mails", most, mails, kind)
-            yield _sample(server.url, f"{kind}, no-op", min(QUICK_AT_ONCE, most), quick, kind)
+            yield _sample(server.url, f"{kind}, mails", most, mails)
+            yield _sample(server.url, f"{kind}, no-op", min(QUICK_AT_ONCE, most), quick)
 
 
-def _sample(url: str, name: str, at_once: int, seconds: Sequence[float], kind: str) -> Sample:
+def _sample(url: str, name: str, at_once: int, seconds: Sequence[float]) -> Sample:
+    kind = name.partition(",")[0]
     if best := schedule(seconds, at_once):
         took, cpu = _timed(url, work, seconds, kind, at_once)
     else:
