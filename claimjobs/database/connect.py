@@ -80,12 +80,14 @@ SEVERAL_HOSTS = "postgresql://user:password@/database?host=first:5432&host=secon
 
 
 def engine_of(bind: str | sa.URL | sa.Engine, *, connect_seconds: int = CONNECT_SECONDS) -> sa.Engine:
-    """An engine for a URL (an engine is returned as it is). Opens no connection.
+    """An engine for a URL (an engine is returned as it is). Opens no connection. An AsyncEngine gives its URL: the
+    engine has a driver that needs no event loop, and none of the arguments that are not in the URL.
 
     `connect_seconds`: for an attempt to connect to one address, unless the URL says another number.
     Raises UnknownDatabase.
     """
-    bind = getattr(bind, "sync_engine", bind)  # an AsyncEngine is refused below, by the name of its driver
+    if (of_asyncio := getattr(bind, "sync_engine", None)) is not None:  # its driver needs a running event loop
+        bind = sa.URL.set(of_asyncio.url, drivername=DRIVERS.get(of_asyncio.dialect.name, of_asyncio.url.drivername))
     if isinstance(bind, sa.Engine):
         _require_support(bind.dialect.name)
         _require_driver(bind.dialect.name, bind.dialect.driver + (" (async)" if bind.dialect.is_async else ""))

@@ -14,7 +14,7 @@ from claimjobs.errors import BadArgument
 CallersTransaction = sa.Connection | Session | scoped_session[Any]
 
 TAKEN = "give a Connection or a Session of SQLAlchemy (`enqueue` without one commits by itself)"
-ASYNC = "call this in `await {0}.run_sync(lambda sync: ...)`, with `sync` in place of `{0}`"
+ASYNC = "await `Queue.aenqueue`, or call this in `await {0}.run_sync(lambda sync: ...)`, with `sync` in place of `{0}`"
 
 
 def connection_in(given: Any) -> sa.Connection:

@@ -6,6 +6,7 @@ from collections.abc import AsyncGenerator, Callable, Generator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from datetime import datetime, timedelta
+from functools import partial
 from typing import TYPE_CHECKING, Any, Never, Self
 
 import sqlalchemy as sa
@@ -22,7 +23,7 @@ from claimjobs.batch.batch import Batch
 from claimjobs.claim.locking import Locking
 from claimjobs.control import Control
 from claimjobs.database.connect import connected, engine_of
-from claimjobs.database.transactions import CallersTransaction
+from claimjobs.database.transactions import CallersTransaction, connection_in
 from claimjobs.dialects import Dialect
 from claimjobs.dialects.types import database_now
 from claimjobs.enqueue.enqueuer import OnBad, Rows
@@ -48,6 +49,8 @@ from claimjobs.table.reflection import TableLike
 from claimjobs.table.roles import ColumnRoles
 
 if TYPE_CHECKING:
+    from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession
+
     from claimjobs.explain.explainer import Explanation
 
 
@@ -55,10 +58,11 @@ class Queue:
     """A table, a predicate and an order: its rows are jobs, which are claimed in batches. Only one live consumer holds
     a job at a time.
 
-    `bind` is a URL or an engine; `table` is a name, a `Table` or a mapped class. `where` is a predicate over its
-    columns: an expression, or SQL as after WHERE; or a callable that returns one for each claim. `order_by` defaults to
-    priority (lower first) and key. As text it is a column's name, `-name` for the highest first, or SQL; `()` means any
-    order. `columns` says which column plays which role, if the names differ from those of claimjobs.
+    `bind` is a URL or an engine; of an AsyncEngine the URL is used. `table` is a name, a `Table` or a mapped class.
+    `where` is a predicate over its columns: an expression, or SQL as after WHERE; or a callable that returns one for
+    each claim. `order_by` defaults to priority (lower first) and key. As text it is a column's name, `-name` for the
+    highest first, or SQL; `()` means any order. `columns` says which column plays which role, if the names differ from
+    those of claimjobs.
 
     `hold="lease"`: a claim is committed, and stands while its owner lives. `hold="transaction"`: the row locks of an
     open transaction are the claim. What you write through `batch.connection` is committed together with the outcomes.
@@ -175,6 +179,25 @@ class Queue:
         self.report.enqueued += count
         self._consumer.restart_from_head()
         return count
+
+    async def aenqueue(
+        self,
+        rows: Rows,
+        connection: AsyncSession | AsyncConnection | None = None,
+        *,
+        on_bad: OnBad | None = None,
+        unique: str | Sequence[str] = (),
+    ) -> int:
+        """As `enqueue`, for asyncio. With an AsyncSession or AsyncConnection the rows are part of its transaction, and
+        you commit; without one a thread inserts and commits. Raises as `enqueue` does.
+        """
+        if connection is None:
+            return await in_thread(partial(self.enqueue, rows, on_bad=on_bad, unique=unique))
+        if not hasattr(connection, "run_sync"):
+            connection_in(connection)  # raises for what is no connection
+            raise BadArgument("`aenqueue` was given no AsyncSession or AsyncConnection: give one, or call `enqueue`")
+        await in_thread(lambda: self._access.enqueuer)  # the first time it reads the table, by its own connection
+        return await connection.run_sync(lambda sync: self.enqueue(rows, sync, on_bad=on_bad, unique=unique))
 
     # --- claiming --------------------------------------------------------------------------------------
 

@@ -20,6 +20,8 @@ from claimjobs.options import ClaimsKind
 
 ROOT: Final = Path(__file__).parents[2]
 HANDLER: Final = "tests.chaos.work:handle"
+THREADS: Final = "tests.chaos.work:handle_job"
+TASKS: Final = "tests.chaos.work:await_job"
 BARE: Final = (
     *("size", "lease", "max_batch_time", "attempts", "threads"),
     *("claims", "session_lock", "candidates", "any_order"),
@@ -64,8 +66,10 @@ class Settings:
     """See `Liveness`."""
     any_order: bool = False
     """Whether consumers without a supervisor claim with `order_by=()`."""
-    prefetch: int = 0
-    """How many batches consumers with a supervisor claim ahead."""
+    concurrency: int = 0
+    """How many jobs each consumer with a supervisor handles at once; 0: batches, one after the other."""
+    tasks: bool = False
+    """Whether it does that in an event loop, not in threads."""
     threads: int = 1
     """How many threads of a consumer without a supervisor share its Queue."""
     stop_timeout: float | None = None
@@ -181,14 +185,17 @@ def supervised(url: str, settings: Settings, consumers: int) -> list[str]:
         "--lease": settings.lease,
         "--max-batch-time": settings.max_batch_time,
         "--attempts": settings.attempts,
-        "--prefetch": settings.prefetch,
         "--claims": settings.claims,
         "--url": url,
     }
     if settings.stop_timeout is not None:
         options["--stop-timeout"] = settings.stop_timeout
+    handler = HANDLER
+    if settings.concurrency:
+        options["--concurrency"] = settings.concurrency
+        handler = TASKS if settings.tasks else THREADS
     words = [str(word) for option in options.items() for word in option]
-    return [sys.executable, "-m", "claimjobs", "start-processing", HANDLER, *words, "--json"]
+    return [sys.executable, "-m", "claimjobs", "start-processing", handler, *words, "--json"]
 
 
 def bare(url: str, settings: Settings) -> list[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import ctypes
 import os
 import signal
@@ -13,7 +14,7 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from claimjobs import Batch
+from claimjobs import Batch, Job
 from tests.chaos.audit import NOW, RUNS
 from tests.chaos.engines import engine_to
 
@@ -37,7 +38,7 @@ class Poison(Exception):
 
 def handle(batch: Batch) -> None:
     """Write the execution of every job down, work for a while, and all is done."""
-    _write_down(batch)
+    _write_down(*batch.jobs)
     kinds = {str(job.d) for job in batch.jobs}
     if KILLS in kinds:
         os.kill(os.getpid(), signal.SIGKILL)
@@ -52,9 +53,29 @@ def handle(batch: Batch) -> None:
     batch.done()
 
 
-def _write_down(batch: Batch) -> None:
+def handle_job(job: Job) -> None:
+    """The same for one job, in a thread."""
+    _begin(job)
+    time.sleep(float(os.environ[SECONDS]))
+
+
+async def await_job(job: Job) -> None:
+    """The same for one job, in a task."""
+    await asyncio.to_thread(_begin, job)
+    await asyncio.sleep(float(os.environ[SECONDS]))
+
+
+def _begin(job: Job) -> None:
+    _write_down(job)
+    if job.d == KILLS:
+        os.kill(os.getpid(), signal.SIGKILL)
+    if job.d == RAISES:
+        raise Poison
+
+
+def _write_down(*jobs: Job) -> None:
     call = uuid.uuid4().hex
-    rows = [{"call": call, "job": job.key, "owner": job.get("owner_id"), "pid": os.getpid()} for job in batch.jobs]
+    rows = [{"call": call, "job": job.key, "owner": job.get("owner_id"), "pid": os.getpid()} for job in jobs]
     _persistently(lambda connection: connection.execute(_insert(connection), rows))
 
 
@@ -74,7 +95,7 @@ def _first_time(connection: sa.Connection, job: int) -> bool:
 
 @cache
 def _engine() -> sa.Engine:
-    return engine_to(os.environ[AUDIT_URL], isolation_level="AUTOCOMMIT", pool_size=1)
+    return engine_to(os.environ[AUDIT_URL], isolation_level="AUTOCOMMIT", pool_size=1, max_overflow=30)
 
 
 def _persistently(work: Callable[[sa.Connection], Any]) -> Any:

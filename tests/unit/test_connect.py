@@ -156,11 +156,12 @@ def test_an_engine_with_a_driver_that_is_not_supported_is_refused(given: str) ->
     assert SECRET not in str(raised.value)
 
 
-def test_the_asynchronous_engine_of_a_supported_driver_is_refused() -> None:
-    engine = sa.create_engine("postgresql+psycopg_async://app@host/shop")
-    for given in (engine, SimpleNamespace(sync_engine=engine)):  # AsyncEngine has it, and needs greenlet
-        with pytest.raises(UnknownDatabase, match=r"'psycopg \(async\)', only with psycopg: write postgresql\+psycopg"):
-            Queue(given)  # type: ignore[arg-type]
+def test_the_url_of_an_async_engine_is_used_and_its_dialect_alone_is_refused() -> None:
+    engine = sa.create_engine(f"postgresql+psycopg_async://app:{SECRET}@host/shop")
+    with pytest.raises(UnknownDatabase, match=r"'psycopg \(async\)', only with psycopg: write postgresql\+psycopg"):
+        Queue(engine)
+    queue = Queue(SimpleNamespace(sync_engine=engine))  # type: ignore[arg-type]  # AsyncEngine has it
+    assert queue.engine.url.render_as_string(False) == f"postgresql+psycopg://app:{SECRET}@host/shop"
 
 
 def test_nothing_is_asked_of_a_server_before_the_first_use() -> None:

@@ -10,6 +10,7 @@ from tests.chaos.fleet import Formation
 from tests.chaos.work import HOLDS, KILLS, RAISES
 
 ALL_SORTS: Final = Formation(supervised=2, bare=1, witnesses=1)
+TWENTY: Final = Formation(supervised=3)
 BEHIND: Final = ALL_SORTS.but(lease=2.0, road="proxy")
 
 FAULTS: Final = (
@@ -68,14 +69,25 @@ FAULTS: Final = (
         hands=work.hands(10),
     ),
     Fault(
-        "poison: a job that kills its process, with prefetch",
+        "poison: a job that kills its process, among twenty threads",
         work.plant_killing,
-        Formation(supervised=3, witnesses=0).but(attempts=3, prefetch=1),
+        Formation(supervised=3, witnesses=0).but(attempts=3, concurrency=20),
         times=2,
         limit=30,
         poison=frozenset({KILLS}),
-        hands=work.hands(20),
+        hands=work.hands(50),
     ),
+    Fault(
+        "poison: a job that kills its process, among twenty tasks",
+        work.plant_killing,
+        Formation(supervised=3, witnesses=0).but(attempts=3, concurrency=20, tasks=True),
+        times=2,
+        limit=30,
+        poison=frozenset({KILLS}),
+        hands=work.hands(50),
+    ),
+    Fault("SIGKILL of a consumer of twenty threads", processes.kill_supervised, TWENTY.but(concurrency=20), 5, 5),
+    Fault("kill -9 of the server, twenty tasks", server.restart, TWENTY.but(concurrency=20, tasks=True), 3, 5),
     Fault(
         "poison: a job that holds the interpreter",
         work.plant_holding,
