@@ -11,8 +11,7 @@ import click
 from claimjobs.admin.purge import Kept
 from claimjobs.cli.console import age, command, data, log_as_messages, number, say, show
 from claimjobs.cli.options import AT_LEAST_1, Duration
-from claimjobs.cli.queue_options import Target, queue_options
-from claimjobs.options import Retry
+from claimjobs.cli.queue_options import Target, queue_options, retry_options
 from claimjobs.queue.queue import Queue
 from claimjobs.table.definitions import FIRST_OWNER
 
@@ -68,16 +67,10 @@ def resume(target: Target) -> None:
 @click.option("--owner", type=AT_LEAST_1, metavar="ID", help="Only this owner; its process has ended.")
 @click.option("--force", is_flag=True, help="With --owner: also if it seems to live.")
 @click.option("--ownerless", is_flag=True, help="Only the jobs that are claimed without an owner's id.")
-@click.option(
-    "--attempts",
-    type=AT_LEAST_1,
-    default=Retry.attempts,
-    help="Failures after which a job is dead, as for the consumers. If a dead owner held only one job, that job is "
-    "charged one attempt.",
-)
+@retry_options
 @click.option("--json", "as_json", is_flag=True, help="One JSON object; its key is described above.")
 @queue_options
-def reclaim(target: Target, owner: int | None, force: bool, ownerless: bool, attempts: int, as_json: bool) -> None:
+def reclaim(target: Target, owner: int | None, force: bool, ownerless: bool, as_json: bool) -> None:
     """Reclaim the jobs of dead owners, and print how many. The owners are printed on standard error.
 
     An owner is dead when its session lock is free, or when it has been silent for longer than its lease. Running
@@ -102,7 +95,7 @@ def reclaim(target: Target, owner: int | None, force: bool, ownerless: bool, att
         raise click.UsageError("--ownerless is about jobs without an owner: leave out --owner")
     if force and owner is None:
         raise click.UsageError("--force goes with --owner ID")
-    with target.queue(retry=Retry(attempts=attempts)) as queue, log_as_messages():
+    with target.queue() as queue, log_as_messages():
         if ownerless:
             jobs = queue.reclaim_ownerless()
         elif owner is not None:

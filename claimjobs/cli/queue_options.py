@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import wraps
 from typing import Any, Final
 
@@ -16,19 +16,21 @@ import sqlalchemy as sa
 
 from claimjobs.cli.console import GIVEN, say
 from claimjobs.cli.options import (
+    AT_LEAST_1,
     MAP,
     NOTED,
     TABLE,
     URL,
     AnyCommand,
     AnyOption,
+    Seconds,
     describing,
     shared,
     with_options,
 )
 from claimjobs.database.connect import engine_of
 from claimjobs.embedded.server import database_url
-from claimjobs.options import CLAIMS, FINISHES, HOLDS, LEAVE
+from claimjobs.options import CLAIMS, FINISHES, HOLDS, LEAVE, Retry
 from claimjobs.queue.map_file import Described, described_in, queue_of
 from claimjobs.queue.queue import Queue
 
@@ -71,6 +73,31 @@ CLAIMING: Final = (
     ),
 )
 """The other options, for commands that claim."""
+
+
+RETRYING: Final = (
+    describing(
+        "retry-attempts",
+        type=AT_LEAST_1,
+        show_default=str(Retry.attempts),
+        help="Failures after which a job is dead; with `reclaim` also the death of an owner that held that job alone.",
+    ),
+    describing(
+        "retry-base",
+        type=Seconds(0),
+        metavar="SECONDS",
+        show_default=f"{Retry.base:g}",
+        help="The longest wait after the first failure of a job. It doubles with each further one.",
+    ),
+    describing(
+        "retry-cap",
+        type=Seconds(0),
+        metavar="SECONDS",
+        show_default=f"{Retry.cap:g}",
+        help="The longest wait of a job that failed.",
+    ),
+)
+"""How a failed job runs again, for commands that fail jobs. A map has them in its section [retry]."""
 
 
 NAMING: Final = ("table", "map", "hold", "claims", "side_car")
@@ -126,6 +153,11 @@ def claim_options(command: AnyCommand) -> AnyCommand:
     return _with_target(command, *DESCRIBING, *CLAIMING)
 
 
+def retry_options(command: AnyCommand) -> AnyCommand:
+    """Add the options for jobs that failed."""
+    return with_options(command, *RETRYING)
+
+
 def _with_target(command: AnyCommand, *options: AnyOption) -> AnyCommand:
     @wraps(command)
     def run(*arguments: Any, **named: Any) -> Any:
@@ -148,4 +180,8 @@ def _target(context: click.Context) -> Target:
         if "order_by" in given:
             raise click.UsageError("--any-order says that there is no order: leave out --order-by, or --any-order")
         given["order_by"] = ()
-    return Target(url, {**(described_in(map_file) if map_file else {}), **given})
+    retry = {name.removeprefix("retry_"): given.pop(name) for name in list(given) if name.startswith("retry_")}
+    described = {**(described_in(map_file) if map_file else {}), **given}
+    if retry:
+        described["retry"] = replace(described.get("retry", Retry()), **retry)
+    return Target(url, described)

@@ -15,10 +15,10 @@ from click.core import ParameterSource
 from claimjobs.cli import exits
 from claimjobs.cli.console import LOG_FORMAT, data, log_to, show, write_nowhere
 from claimjobs.cli.options import AT_LEAST_1, COUNT, AnyOption, Number, Seconds, bind, port
-from claimjobs.cli.queue_options import Target, claim_options
+from claimjobs.cli.queue_options import Target, claim_options, retry_options
 from claimjobs.cli.screen import Screen, picture, screen_for, summary_json, summary_lines
 from claimjobs.log_records import LogFormat, stderr_handler
-from claimjobs.options import Liveness, Retry
+from claimjobs.options import Liveness
 from claimjobs.signals import after, exit_despite_threads, graceful, interrupted_at_once
 from claimjobs.workers.endpoints import Endpoints
 from claimjobs.workers.process_main import Plan, log_details
@@ -87,7 +87,7 @@ def _remember(context: click.Context, _option: click.Parameter, log_format: LogF
     "A consumer whose batch makes no progress for so long is ended and replaced.",
     Liveness.max_batch_time,
 )
-@click.option("--attempts", type=AT_LEAST_1, default=Retry.attempts, help="Failures after which a job is dead.")
+@retry_options
 @_function("--setup", "A context manager that each consumer enters before its first batch and leaves at its end.")
 @_function("--on-retry", "Call it with each job that failed and runs again, and its error.")
 @_function("--on-dead", "Call it with each job that is dead, and its error.")
@@ -112,7 +112,6 @@ def start_processing(
     lease: float,
     max_batch_time: float,
     session_lock: str,
-    attempts: int,
     metrics_port: int | None,
     health_port: int | None,
     bind: str,
@@ -158,7 +157,6 @@ def start_processing(
             url,
             target.described,
             liveness=Liveness(lease, max_batch_time, PATIENCE, SESSION_LOCKS[session_lock]),
-            retry=Retry(attempts=attempts),
             observed=endpoints.used,
             verbose=bool(context.find_root().params.get("verbose")),
             **given,

@@ -17,6 +17,7 @@ INSTEAD: Final[dict[str, str]] = {
     "--chunk": "a file is one transaction; make smaller files, as with `split -l 100000`",
     "--from-line": "give the lines from there on, as with `tail -n +1000 FILE | claimjobs enqueue -`",
     "--ledger": "make and purge the ledger in Python, by claimjobs.contrib.ledger",
+    "--attempts": "give --retry-attempts, or [retry] of a --map file",
     "--prefetch": "handle many jobs at once by --concurrency N, with a function of a job",
     "--lock": "choose advisory locks in Python: Queue(hold='transaction', locking=AdvisoryLocks())",
     "--candidates-url": "read candidates from a replica in Python: Queue(locking=Replica(url))",

@@ -11,6 +11,7 @@ from typing import Any, Final
 import sqlalchemy as sa
 
 from claimjobs.errors import BadMap
+from claimjobs.options import Retry
 from claimjobs.queue.queue import Queue
 from claimjobs.queue.references import is_reference, load
 from claimjobs.table.columns import STATES, Columns
@@ -22,7 +23,8 @@ Described = Mapping[str, Any]
 
 PLAIN: Final = ("table", "where", "order_by", "hold", "claims", "side_car", "on_done")
 """The parameters of a Queue that a map may have, beside its sections."""
-COLUMNS, STATES_OF_MAP = "columns", "states"
+COLUMNS, STATES_OF_MAP, RETRY = "columns", "states", "retry"
+RETRIES: Final = tuple(field.name for field in fields(Retry))
 ROLES: Final = tuple(field.name for field in fields(Columns) if field.name != STATES_OF_MAP)
 
 
@@ -38,21 +40,23 @@ def read_map(path: str | Path) -> dict[str, Any]:
 def described_in(path: str | Path) -> Described:
     """What the file says, without a look at the table. Raises BadMap."""
     found = _parsed(path)
-    _check_known(f"{path}:", found, (*PLAIN, COLUMNS, STATES_OF_MAP))
-    columns, states = (_section(path, name, found.pop(name, {})) for name in (COLUMNS, STATES_OF_MAP))
+    sections = (COLUMNS, STATES_OF_MAP, RETRY)
+    _check_known(f"{path}:", found, (*PLAIN, *sections))
+    columns, states, retry = (_section(path, name, found.pop(name, {})) for name in sections)
     _check_known(f"{path}: [{COLUMNS}]", columns, ROLES)
     _check_known(f"{path}: [{STATES_OF_MAP}]", states, STATES)
-    if not columns and not states:
-        return found
+    _check_known(f"{path}: [{RETRY}]", retry, RETRIES)
     names = {role: None if name == "" else name for role, name in columns.items()}
     try:
-        return {**found, COLUMNS: Columns(**names, states=states or None)}
+        if columns or states:
+            found[COLUMNS] = Columns(**names, states=states or None)
+        return {**found, RETRY: Retry(**retry)} if retry else found
     except ValueError as error:
         raise BadMap(f"{path}: {error}") from None
 
 
 def queue_of(bind: str | sa.URL | sa.Engine, described: Described, **options: Any) -> Queue:
-    """The Queue that is described. `options`: further parameters, such as `retry`.
+    """The Queue that is described. `options`: further parameters, such as `liveness`.
 
     Raises BadMap for values that do not go together, ReferenceNotFound, or UnfitTable.
     """

@@ -23,7 +23,7 @@ from claimjobs.database.error_translation import lasting, reason
 from claimjobs.errors import BadHandler, ClaimjobsError, NothingDone, ReferenceNotFound, TableMissing, UnfitTable
 from claimjobs.log_events import CONSUMER_CANCELLED, CONSUMER_FAILED
 from claimjobs.log_records import LogFormat
-from claimjobs.options import Liveness, Retry
+from claimjobs.options import Liveness
 from claimjobs.queue.map_file import Described, queue_of
 from claimjobs.queue.queue import Queue
 from claimjobs.queue.references import load
@@ -65,7 +65,6 @@ class Plan:
     concurrency: int | None = None
     """Jobs that a consumer handles at once; None: 1, or AT_ONCE with an async function."""
     liveness: Liveness = field(default_factory=Liveness)
-    retry: Retry = field(default_factory=Retry)
     on_retry: str | None = None
     on_dead: str | None = None
     """MODULE:FUNCTION of the hooks."""
@@ -86,7 +85,7 @@ class Plan:
 
     def queue(self) -> Queue:
         """A new Queue for this process."""
-        return queue_of(self.url, self.described, liveness=self.liveness, retry=self.retry)
+        return queue_of(self.url, self.described, liveness=self.liveness)
 
     def check(self, generators: int) -> None:
         """Check the table and the handler before a process is started. Raises ClaimjobsError."""

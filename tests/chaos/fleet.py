@@ -184,7 +184,7 @@ def supervised(url: str, settings: Settings, consumers: int) -> list[str]:
         "--batch-size": settings.size,
         "--lease": settings.lease,
         "--max-batch-time": settings.max_batch_time,
-        "--attempts": settings.attempts,
+        "--retry-attempts": settings.attempts,
         "--claims": settings.claims,
         "--url": url,
     }

@@ -72,7 +72,7 @@ def test_a_job_that_was_alone_is_dead_after_as_many_attempts_as_are_said(anywher
     for attempts, status in ((2, "unclaimed"), (1, "dead")):
         queue = holding(anywhere, 1)
         end_session(anywhere, queue.owner_id)
-        assert reclaim(anywhere, "--attempts", attempts).out == "1\n"
+        assert reclaim(anywhere, "--retry-attempts", attempts).out == "1\n"
         [row] = anywhere.rows()
         assert (row["status"], row["attempts"]) == (status, 1)
         anywhere.run("DELETE FROM jobs")

@@ -69,7 +69,7 @@ def test_a_job_that_kills_its_process_is_found_among_those_in_hand(
     database: Backend, tmp_path: Path, handler: str
 ) -> None:
     database.queue().enqueue([*rows(9), *rows(1, d=KILLS), *rows(20)])
-    options = (*FOUR, "--attempts", "1", "--drain-retries")
+    options = (*FOUR, "--retry-attempts", "1", "--drain-retries")
     with started(database, tmp_path, f"{HANDLERS}:{handler}", *options) as command:
         code, out, _ = command.end(120)
     assert (code, summary(out)["left"]) == (exits.OK, 0)

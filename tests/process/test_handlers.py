@@ -42,7 +42,7 @@ def test_a_handler_that_could_handle_nothing_is_refused_at_the_start(
 @dear
 def test_a_coroutine_that_a_handler_returns_is_a_failure_of_its_job(database: Backend, tmp_path: Path) -> None:
     database.queue().enqueue([*rows(4), *rows(1, d="bad")])
-    database.insert("jobs", rows(1, d="bad", attempts=4))
+    database.insert("jobs", rows(1, d="bad", attempts=24))
     with started(database, tmp_path, f"{HANDLERS}:give_a_coroutine", *ONE, "--drain") as command:
         code, out, err = command.end()
     found = summary(out)
@@ -69,7 +69,7 @@ def test_a_generator_that_a_handler_of_batches_returns_is_a_failure(anywhere: Ba
 @pytest.mark.parametrize("hold", ["lease", "transaction"])
 def test_sys_exit_in_a_handler_is_a_failure_of_its_job(database: Backend, tmp_path: Path, hold: str) -> None:
     database.queue().enqueue([*rows(9), *rows(1, d="bad"), *rows(9)])
-    database.insert("jobs", rows(1, d="bad", attempts=4))
+    database.insert("jobs", rows(1, d="bad", attempts=24))
     options = (f"{HANDLERS}:exit_for_bad", *ONE, "--hold", hold, "--drain")
     with started(database, tmp_path, *options) as command:
         code, out, err = command.end()
@@ -77,7 +77,7 @@ def test_sys_exit_in_a_handler_is_a_failure_of_its_job(database: Backend, tmp_pa
     assert (code, found["done"], found["failed"], found["left"], found["replaced"]) == (exits.OK, 18, 1, 1, 0)
     assert adds_up(found)
     again = found["total"]["retried"]  # one, or more where the drain takes longer than a wait
-    assert sorted((row["status"], row["attempts"]) for row in database.rows()) == [("dead", 5), ("unclaimed", again)]
+    assert sorted((row["status"], row["attempts"]) for row in database.rows()) == [("dead", 25), ("unclaimed", again)]
     assert again
     assert "failed: SystemExit: 0" in err
 
@@ -85,7 +85,7 @@ def test_sys_exit_in_a_handler_is_a_failure_of_its_job(database: Backend, tmp_pa
 @dear
 def test_sys_exit_in_a_handler_of_batches_ends_no_consumer(anywhere: Backend, tmp_path: Path) -> None:
     anywhere.queue().enqueue(rows(7))
-    anywhere.insert("jobs", rows(1, d="bad", attempts=4))
+    anywhere.insert("jobs", rows(1, d="bad", attempts=24))
     with started(anywhere, tmp_path, f"{HANDLERS}:exit_with_the_batch", *ONE) as command:
         anywhere.wait_for(lambda: statuses(anywhere) == ["dead"], "the bad one is alone, and dead")
         command.process.terminate()
@@ -118,7 +118,7 @@ def test_consumers_that_end_themselves_again_and_again_end_the_run(
 def test_a_job_that_ends_its_consumer_is_found_out_and_the_run_goes_on(database: Backend, tmp_path: Path) -> None:
     """Consumers end with 8, 4 and 2 jobs in hand, and with this one alone: no batch is done in between."""
     database.make()
-    database.insert("jobs", [*rows(1, d="bad", attempts=4), *rows(7, attempts=0)])
+    database.insert("jobs", [*rows(1, d="bad", attempts=24), *rows(7, attempts=0)])
     options = (f"{HANDLERS}:exit_where_one_is_bad", "--consumers", "1", "--batch-size", "8", "--drain", "--json")
     with started(database, tmp_path, *options) as command:
         ended, out, err = command.end()

@@ -29,7 +29,7 @@ def processes(backend: Backend, what: str) -> Counter[int]:
 @dear
 def test_hooks_are_called_for_each_failed_job_also_after_a_death(database: Backend, tmp_path: Path) -> None:
     database.make()
-    database.insert("jobs", [*rows(3, d="bad", attempts=4), *rows(1, d="worse"), *rows(1, d="deadly", attempts=4)])
+    database.insert("jobs", [*rows(3, d="bad", attempts=24), *rows(1, d="worse"), *rows(1, d="deadly", attempts=24)])
     options = (f"{HANDLERS}:fail_or_die", "--consumers", "1", "--batch-size", "1", "--drain", *HOOKS)
     with started(database, tmp_path, *options) as command:
         code, _, err = command.end()

@@ -43,7 +43,7 @@ def owners(found: Samples) -> float:
 def test_the_counts_of_all_consumers_are_served(database: Backend, tmp_path: Path) -> None:
     queue = database.queue()
     queue.enqueue([*rows(40), *rows(1, d="bad")])
-    database.insert("jobs", [*rows(1, d="bad", attempts=4)])
+    database.insert("jobs", [*rows(1, d="bad", attempts=24)])
     with started(database, tmp_path, f"{HANDLERS}:note_job", *ENDLESS) as command:
         url = address(command)
         found = until(command, url, 40, "claimjobs_settled_jobs_total", "done")

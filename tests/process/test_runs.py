@@ -46,7 +46,7 @@ def test_a_batch_handler_has_every_job_once(database: Backend, tmp_path: Path) -
 def test_a_job_handler_fails_only_the_bad_job(database: Backend, tmp_path: Path) -> None:
     queue = database.queue()
     queue.enqueue([*rows(20), *rows(1, d="bad")])
-    database.insert("jobs", [*rows(1, d="bad", attempts=4), *rows(20)])
+    database.insert("jobs", [*rows(1, d="bad", attempts=24), *rows(20)])
     options = (f"{HANDLERS}:note_job", "--consumers", "2", "--drain", "--json")
     with started(database, tmp_path, *options) as command:
         _, out, err = command.end()
@@ -57,7 +57,7 @@ def test_a_job_handler_fails_only_the_bad_job(database: Backend, tmp_path: Path)
     again = found["total"]["retried"]  # one, or more where the drain takes longer than a wait
     assert (retried["status"], retried["last_error"]) == ("unclaimed", "ValueError: bad payload")
     assert retried["attempts"] == again >= 1
-    assert (dead["status"], dead["attempts"]) == ("dead", 5)
+    assert (dead["status"], dead["attempts"]) == ("dead", 25)
     assert "failed: ValueError: bad payload" in err
 
 
@@ -80,7 +80,7 @@ def test_the_log_as_json_has_the_fields_and_the_tracebacks_of_each_failed_job(
     database: Backend, tmp_path: Path, hold: str
 ) -> None:
     database.make()
-    database.insert("jobs", [*rows(2, d="bad", attempts=4), *rows(1, d="bad"), *rows(3)])
+    database.insert("jobs", [*rows(2, d="bad", attempts=24), *rows(1, d="bad"), *rows(3)])
     options = (f"{HANDLERS}:note_job", "--consumers", "1", "--hold", hold, "--drain", "--log-format", "json")
     with started(database, tmp_path, *options) as command:
         code, _, err = command.end()

@@ -40,9 +40,11 @@ def test_a_process_that_runs_no_thread_is_killed_and_its_job_is_dead_in_the_end(
 ) -> None:
     """Also the heartbeats end, so that nobody in the process can say that its handler hangs."""
     database.queue().enqueue([*rows(1, d="bad"), *rows(5)])
-    options = ("--consumers", "2", "--batch-size", "2", "--lease", "2", "--max-batch-time", "0.5", "--attempts", "2")
+    options = ("--consumers", "2", "--batch-size", "2", "--lease", "2", "--max-batch-time", "0.5")
     handler = f"{HANDLERS}:hold_the_interpreter_for_bad"
-    with started(database, tmp_path, handler, *options, "--drain-retries", "--json") as command:
+    with started(
+        database, tmp_path, handler, *options, "--retry-attempts", "2", "--drain-retries", "--json"
+    ) as command:
         code, out, err = command.end(120)
     found = summary(out)
     assert (code, found["done"], found["left"]) == (exits.OK, 5, 0), err
@@ -58,8 +60,8 @@ def test_a_handler_may_fork_and_replace_sockets_and_loggers(anywhere: Backend, t
         code, out, err = command.end(120)
     assert (code, summary(out)["done"]) == (exits.OK, 6), err
     anywhere.queue().enqueue([*rows(6), *rows(1, d="bad")])
-    options = ("tests.process.replaces_sockets:note_job", "--consumers", "2", "--attempts", "1", "--drain", "--json")
-    with started(anywhere, tmp_path, *options) as command:
+    options = ("tests.process.replaces_sockets:note_job", "--consumers", "2", "--drain", "--json")
+    with started(anywhere, tmp_path, *options, "--retry-attempts", "1") as command:
         code, out, err = command.end(120)
     found = summary(out)
     assert (code, found["done"], found["failed"], found["replaced"]) == (exits.OK, 6, 1, 0), err

@@ -131,13 +131,13 @@ NUMERIC = [
     "dead retry --all --limit @",
     "dead drop --all --yes --limit @",
     "reclaim --owner @ --force",
-    "reclaim --attempts @",
+    "reclaim --retry-attempts @",
     "start-processing --consumers @",
     "start-processing --generators @",
     "start-processing --batch-size @",
     "start-processing --concurrency @",
     "start-processing --jobs @",
-    "start-processing --attempts @",
+    "start-processing --retry-attempts @",
 ]
 DECIMAL = [
     "start-processing --rate @",
