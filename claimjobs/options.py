@@ -79,7 +79,7 @@ class Retry:
     def __post_init__(self) -> None:
         seconds = all(isinstance(each, (int, float)) and 0 <= each <= LONGEST for each in (self.base, self.cap))
         if not (isinstance(self.attempts, int) and self.attempts >= 1 and seconds):
-            raise ValueError(f"{self}: give attempts from 1, and base and cap in seconds from 0")
+            raise ValueError(f"{self}: give attempts from 1, base and cap (seconds) from 0")
 
     def is_last(self, attempts_before: int) -> bool:
         """Whether a job that had failed so often before this failure is dead now."""

@@ -293,9 +293,9 @@ class Batch:
             self._undo_what_raised()
         self._settle(self._following if error is None else None)
 
-    def hand_out(self, keeper: object) -> list[ClaimResult]:
+    def split(self, keeper: object) -> list[ClaimResult]:
         """Give up the batch, and hold each of its jobs by itself: a claim for each. They are released when `keeper` is
-        garbage-collected. For `claimjobs.queue.jobs_in_hand`.
+        garbage-collected. For `claimjobs.queue.job_pool`.
         """
         self._must_be_open()
         self.settled, self.kept_alive = True, None

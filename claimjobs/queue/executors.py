@@ -1,6 +1,6 @@
 """Executors: call a handler for many jobs at once, in threads or in an event loop.
 
-They differ in how a call is made. What becomes of the jobs is decided in `jobs_in_hand`, in one thread.
+They differ in how a call is made. What becomes of the jobs is decided in `job_pool`, in one thread.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from claimjobs.errors import BadHandler
 from claimjobs.job import Job
 from claimjobs.log_events import LOOP_BLOCKED
 
-LOOK: Final = 0.5
+WATCH_EVERY: Final = 0.5
 """Seconds between two looks at whether the event loop runs."""
 BLOCKED: Final = 0.5
 """Seconds by which such a look may be late. Other work of a busy machine delays it by less."""
@@ -31,7 +31,7 @@ END: Final = 5.0
 log = logging.getLogger("claimjobs.executors")
 
 
-class JobInHand:
+class PooledJob:
     """A job of the pool, from its claim to its settle."""
 
     __slots__ = ("begun", "cancelled", "claim", "error", "job", "since")
@@ -51,10 +51,10 @@ class JobInHand:
 class Listener(Protocol):
     """What an executor tells of each job, in any thread."""
 
-    def begin(self, item: JobInHand) -> bool:
+    def begin(self, item: PooledJob) -> bool:
         """A handler is about to begin this job. Returns False if it must not, because the job is not held any more."""
 
-    def end(self, item: JobInHand) -> None:
+    def end(self, item: PooledJob) -> None:
         """The handler has ended; `item.error` is what it raised."""
 
 
@@ -65,15 +65,15 @@ class Executor(ABC):
         self._function, self._name, self._count, self._listener = function, name, count, listener
 
     @abstractmethod
-    def start(self, items: Iterable[JobInHand]) -> None:
+    def start(self, items: Iterable[PooledJob]) -> None:
         """Handle these, in their order, after those that wait already."""
 
     @abstractmethod
-    def take_back(self) -> list[JobInHand]:
+    def take_back(self) -> list[PooledJob]:
         """Those that no handler has begun. They are not handled any more."""
 
     @abstractmethod
-    def give_up(self, item: JobInHand) -> None:
+    def give_up(self, item: PooledJob) -> None:
         """Nobody waits for the end of this one any more: cancel it if that is possible. Another one may begin."""
 
     @abstractmethod
@@ -86,17 +86,17 @@ class Threads(Executor):
 
     def __init__(self, function: Callable[[Job], Any], name: str, count: int, listener: Listener) -> None:
         super().__init__(function, name, count, listener)
-        self._waiting: SimpleQueue[JobInHand | None] = SimpleQueue()
+        self._waiting: SimpleQueue[PooledJob | None] = SimpleQueue()
         self._threads = 0
 
-    def start(self, items: Iterable[JobInHand]) -> None:
+    def start(self, items: Iterable[PooledJob]) -> None:
         for item in items:
             self._waiting.put(item)
         while self._threads < self._count:
             self._begin_thread()
 
-    def take_back(self) -> list[JobInHand]:
-        waiting: list[JobInHand] = []
+    def take_back(self) -> list[PooledJob]:
+        waiting: list[PooledJob] = []
         with contextlib.suppress(Empty):
             while True:
                 item = self._waiting.get_nowait()
@@ -104,7 +104,7 @@ class Threads(Executor):
                     waiting.append(item)
         return waiting
 
-    def give_up(self, item: JobInHand) -> None:
+    def give_up(self, item: PooledJob) -> None:
         """Another thread takes the place of the one that hangs, which ends after this call."""
         self._threads -= 1
         self._begin_thread()
@@ -135,25 +135,25 @@ class EventLoop(Executor):
 
     def __init__(self, function: Callable[[Job], Awaitable[Any]], name: str, count: int, listener: Listener) -> None:
         super().__init__(function, name, count, listener)
-        self._waiting: deque[JobInHand] = deque()
-        self._tasks: dict[JobInHand, asyncio.Task[None]] = {}
+        self._waiting: deque[PooledJob] = deque()
+        self._tasks: dict[PooledJob, asyncio.Task[None]] = {}
         self._loop = asyncio.new_event_loop()
         self._ended = asyncio.Event()
         self._thread = threading.Thread(target=self._run, name=f"claimjobs {name}", daemon=True)
         self._thread.start()
 
-    def start(self, items: Iterable[JobInHand]) -> None:
+    def start(self, items: Iterable[PooledJob]) -> None:
         self._waiting.extend(items)
         self._loop.call_soon_threadsafe(self._fill)
 
-    def take_back(self) -> list[JobInHand]:
+    def take_back(self) -> list[PooledJob]:
         waiting = []
         with contextlib.suppress(IndexError):
             while True:
                 waiting.append(self._waiting.popleft())
         return waiting
 
-    def give_up(self, item: JobInHand) -> None:
+    def give_up(self, item: PooledJob) -> None:
         self._loop.call_soon_threadsafe(self._cancel, item)
 
     def close(self) -> None:
@@ -183,7 +183,7 @@ class EventLoop(Executor):
             if self._listener.begin(item):
                 self._tasks[item] = self._loop.create_task(self._handle(item), name=f"claimjobs {self._name}")
 
-    async def _handle(self, item: JobInHand) -> None:
+    async def _handle(self, item: PooledJob) -> None:
         try:
             await self._function(item.job)
         except BaseException as error:  # a task that is cancelled must tell it, and the loop goes on after SystemExit
@@ -192,7 +192,7 @@ class EventLoop(Executor):
         self._tasks.pop(item, None)
         self._fill()
 
-    def _cancel(self, item: JobInHand) -> None:
+    def _cancel(self, item: PooledJob) -> None:
         task = self._tasks.pop(item, None)  # one that does not end takes no place
         if task is not None:
             task.cancel()
@@ -202,8 +202,8 @@ class EventLoop(Executor):
         """Warn once if the handler keeps the loop from its other tasks."""
         while True:
             before = self._loop.time()
-            await asyncio.sleep(LOOK)
-            late = self._loop.time() - before - LOOK
+            await asyncio.sleep(WATCH_EVERY)
+            late = self._loop.time() - before - WATCH_EVERY
             if late > BLOCKED:
                 break
         words = "%s kept its event loop from all other jobs for %.1f s: await what takes long, or run it in a thread"

@@ -19,7 +19,7 @@ from claimjobs.errors import (
 from claimjobs.key_text import text_of
 from claimjobs.log_events import BATCH_ROLLED_BACK, HANDLER_FAILED, JOBS_LOST, OUTCOME_REFUSED
 from claimjobs.log_records import log_safely
-from claimjobs.queue.jobs_in_hand import PoolObserver
+from claimjobs.queue.job_pool import PoolObserver
 from claimjobs.queue.queue import Queue
 from claimjobs.signals import Cancelled
 from claimjobs.table.predicates import Where

@@ -66,7 +66,7 @@ class Reporter(BatchObserver):
         while self._sends_began and not self._tell():
             pass
 
-    def in_hand(self, jobs: int) -> None:
+    def note_held(self, jobs: int) -> None:
         began = jobs and not self._open_jobs.value
         self._open_jobs.value = jobs
         while began and self._sends_began and not self._tell():

@@ -1,4 +1,4 @@
-"""JobsInHand: keeps many jobs going at once. It claims ahead, and settles outcomes in groups as they come.
+"""JobPool: keeps many jobs going at once. It claims ahead, and settles outcomes in groups as they come.
 
 An executor calls the handler, in threads or in an event loop. All that is sent to the database is sent in the thread
 that runs the loop. Each job is held by itself, so a slow one delays no other, and only one that hangs is given up.
@@ -26,7 +26,7 @@ from claimjobs.errors import ClaimjobsError, NothingDone, OutcomeRefused, UnfitT
 from claimjobs.key_text import text_of
 from claimjobs.log_events import HANDLER_FAILED, JOBS_LOST, OUTCOME_REFUSED
 from claimjobs.queue.consumer import Consumer
-from claimjobs.queue.executors import Executor, JobInHand
+from claimjobs.queue.executors import Executor, PooledJob
 from claimjobs.signals import Cancelled
 from claimjobs.table.predicates import Where
 
@@ -46,14 +46,14 @@ log = logging.getLogger("claimjobs.consumer")
 class PoolObserver:
     """Is told what a pool does. This one ignores it."""
 
-    def in_hand(self, jobs: int) -> None:
+    def note_held(self, jobs: int) -> None:
         """So many jobs are in hand now."""
 
     def settled(self, batch: Batch) -> None:
         """A group of jobs is settled."""
 
 
-class JobsInHand:
+class JobPool:
     """The jobs of one pool. At most two for each place, and one batch, are in hand.
 
     It is the source of a BatchLoop, which waits while no job is due, and `take` hands the loop's batches out.
@@ -71,8 +71,8 @@ class JobsInHand:
         self._group = max(size, count // 2)
         """How many are claimed at once, when there is room for them, and how many outcomes are worth a settle."""
         self._following = Following(consumer.plans, self._group, where, self._control)
-        self._items: set[JobInHand] = set()
-        self._ended: deque[JobInHand] = deque()
+        self._items: set[PooledJob] = set()
+        self._ended: deque[PooledJob] = deque()
         """Those whose handlers have ended, in any thread, and that are not settled yet."""
         self._wake_at: float = NEVER
         """So many of them wake the thread of the loop."""
@@ -83,7 +83,7 @@ class JobsInHand:
 
     # --- what executors tell, in their threads -----------------------------------------------------------
 
-    def begin(self, item: JobInHand) -> bool:
+    def begin(self, item: PooledJob) -> bool:
         """As `executors.Listener`. The time until it hangs begins."""
         item.begun = True
         self._hold.progress(item.claim)
@@ -92,7 +92,7 @@ class JobsInHand:
         self.end(item)
         return False
 
-    def end(self, item: JobInHand) -> None:
+    def end(self, item: PooledJob) -> None:
         """As `executors.Listener`. Such a job does not hang, however long it waits for its settle."""
         self._hold.rest(item.claim)
         self._ended.append(item)
@@ -124,9 +124,9 @@ class JobsInHand:
         """Let the handler have the jobs of a batch."""
         try:
             since = time.monotonic()
-            items = [JobInHand(part, since) for part in batch.hand_out(self)]
+            items = [PooledJob(part, since) for part in batch.split(self)]
             self._items.update(items)
-            self._observer.in_hand(len(self._items))
+            self._observer.note_held(len(self._items))
             self.executor.start(items)
         except (Cancelled, KeyboardInterrupt):
             self._is_cancelled = True
@@ -201,7 +201,7 @@ class JobsInHand:
     def _settle(self) -> Batch | None:
         """Settle the jobs whose handlers have ended. Returns what was claimed with them; None: nothing."""
         ended = [self._ended.popleft() for _ in range(len(self._ended))]
-        by_owner: defaultdict[int, list[JobInHand]] = defaultdict(list)
+        by_owner: defaultdict[int, list[PooledJob]] = defaultdict(list)
         for item in ended:
             if item in self._items:  # else it was given up before it ended
                 self._items.discard(item)
@@ -210,11 +210,11 @@ class JobsInHand:
             self._settle_group(items)
         if not by_owner:
             return None
-        self._observer.in_hand(len(self._items))
+        self._observer.note_held(len(self._items))
         claimed = self._following.take()
         return self._consumer.batch(claimed, ahead=True) if self._hold.take_following(claimed) else None
 
-    def _settle_group(self, items: list[JobInHand]) -> None:
+    def _settle_group(self, items: list[PooledJob]) -> None:
         claimed = self._hold.join([item.claim for item in items])
         held = {job.key for job in claimed.jobs}
         lost = [item.job for item in items if item.job.key not in held]
@@ -230,7 +230,7 @@ class JobsInHand:
             words = "%d jobs were lost to another owner; their outcome was not written"
             log.warning(words, len(lost), extra={**fields, "keys": keys})
 
-    def _settle_batch(self, batch: Batch, items: list[JobInHand]) -> None:
+    def _settle_batch(self, batch: Batch, items: list[PooledJob]) -> None:
         unfit: UnfitTable | None = None
         try:
             with batch:
@@ -252,11 +252,11 @@ class JobsInHand:
                     f"no job of {FRUITLESS} groups in a row was done, because of this: {unfit}"
                 ) from unfit
 
-    def _was_cancelled(self, item: JobInHand) -> bool:
+    def _was_cancelled(self, item: PooledJob) -> bool:
         """Whether its handler was interrupted by this pool: then its job is released."""
         return item.cancelled or (self._is_cancelled and isinstance(item.error, CancelledError))
 
-    def _fail(self, batch: Batch, item: JobInHand) -> UnfitTable | None:
+    def _fail(self, batch: Batch, item: PooledJob) -> UnfitTable | None:
         """Make a job failed. If the table cannot store that, it has no outcome, and is released."""
         try:
             batch.fail(item.job, item.error or "")
@@ -266,9 +266,9 @@ class JobsInHand:
             batch.fail(item.job, f"{text_of(item.error)}; {error}")
         return None
 
-    def _release(self, items: Iterable[JobInHand]) -> None:
+    def _release(self, items: Iterable[PooledJob]) -> None:
         """Release jobs without an outcome."""
-        by_owner: defaultdict[int, list[JobInHand]] = defaultdict(list)
+        by_owner: defaultdict[int, list[PooledJob]] = defaultdict(list)
         for item in list(items):
             self._items.discard(item)
             item.cancelled = True

@@ -1,0 +1,220 @@
+"""QueueOperations: what operators do with a queue, and what they read of it."""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta
+from typing import TYPE_CHECKING
+
+import sqlalchemy as sa
+
+from claimjobs.admin import stats as statistics
+from claimjobs.admin.backlog import LIMIT, Backlog, read_backlog
+from claimjobs.admin.dead_jobs import DeadJobs
+from claimjobs.admin.pause import PauseSwitch
+from claimjobs.admin.purge import Kept, Purge
+from claimjobs.admin.stats import Retries, Stats
+from claimjobs.database.connect import connected
+from claimjobs.errors import UnfitTable
+from claimjobs.instants import age_of
+from claimjobs.lease.checks import ClaimsCheck, require_writes
+from claimjobs.queue.access import Access
+from claimjobs.queue.consumer import Consumer
+from claimjobs.settings import Settings
+from claimjobs.table.predicates import Where
+from claimjobs.table.roles import ColumnRoles
+
+if TYPE_CHECKING:
+    from claimjobs.explain.explainer import Explanation
+
+
+class QueueOperations:
+    """The part of a Queue that neither enqueues nor claims."""
+
+    engine: sa.Engine
+    _access: Access
+    _consumer: Consumer
+    _chosen: Settings
+
+    # --- pausing ---------------------------------------------------------------------------------------
+
+    def pause(self, reason: str | None = None) -> None:
+        """Let nobody claim from this table until `resume`, on any machine. It is stored in the database.
+
+        Consumers notice it with their next heartbeat, after a fifth of a lease, or when they wake. They finish the
+        batch in hand, release what they claimed ahead, and wait. It counts for the whole table, whatever `where`. If
+        the queue is paused already, only the reason is replaced. Raises TableMissing.
+        """
+        with self._access.connector() as connector:
+            PauseSwitch(self.engine, connector, self._access.backend).pause(reason)
+        self._consumer.expect_pause()
+
+    def resume(self) -> bool:
+        """End a pause, and wake the consumers; return whether the queue was paused. Raises TableMissing."""
+        with self._access.connector() as connector:
+            was_paused = PauseSwitch(self.engine, connector, self._access.backend).resume(
+                self._access.enqueuer.notifier
+            )
+        self._consumer.expect_pause()
+        return was_paused
+
+    # --- reading ---------------------------------------------------------------------------------------
+
+    def measure_batches(self) -> None:
+        """Measure the sizes and times of batches from now on, into `report.times`. Metrics and their collector do so.
+
+        Raises ConnectionFailed, ServerUnfit or UnfitTable.
+        """
+        self._consumer.measure_batches()
+
+    @property
+    def table(self) -> sa.Table:
+        """The table as it is in the database."""
+        return self._access.backend.source.table
+
+    @property
+    def roles(self) -> ColumnRoles:
+        """Which column of the table plays which role, and which columns are the key."""
+        return self._access.backend.roles
+
+    def stats(self) -> Stats:
+        """The jobs by status, the age of the oldest, and the owners. All rows of the table count, whatever `where`."""
+        backend = self._access.backend
+        with backend.tables_in_use.naming_what_is_missing(), self._access.connected_in_utc() as connection:
+            return statistics.read_stats(connection, backend, self._chosen.now)
+
+    def backlog(self, limit: int = LIMIT) -> Backlog:
+        """How much work waits, and how many owners there are, without a scan of the table: jobs are counted up to
+        `limit` in each state. All rows of the table count, whatever `where`. Raises ClaimsDiffer.
+        """
+        backend = self._access.backend
+        with backend.tables_in_use.naming_what_is_missing(), self._access.connected_in_utc() as connection:
+            return read_backlog(connection, backend, self._consumer.plans.order, now=self._chosen.now, limit=limit)
+
+    def retries(self, where: Where = None) -> Retries:
+        """How many failed jobs wait for their next attempt, and when the first of them is due. Raises BadPredicate.
+
+        Only jobs that match this queue's predicate, and `where`, count.
+        """
+        return self._consumer.retries(where)
+
+    def now(self) -> datetime:
+        """The time of the database, in UTC: `run_at` is compared with it."""
+        with self._access.connector() as connector:
+            moment: datetime = connector.scalar(sa.select(self._chosen.now))
+            return moment
+
+    @property
+    def dead(self) -> DeadJobs:
+        """The dead jobs, to list, retry or drop them."""
+        return DeadJobs(self._access.backend, self._chosen.now, self._access.connector)
+
+    def purge(
+        self, older_than: timedelta | float, *, status: Kept = "done", where: Where = None, dry_run: bool = False
+    ) -> int:
+        """Delete jobs that have been done, or dead, for so long by the database's clock; return how many.
+
+        `older_than` is a timedelta or seconds. `where` narrows which jobs; the queue's own predicate does not count.
+        The jobs are deleted and committed 1,000 at a time; with `dry_run` they are only counted. Done jobs are in the
+        table only with `on_done="keep"`. Raises ColumnMissing for a table without `owner_date`, BadPredicate, and
+        UnfitTable with a side-car: a row without its entry there would be a new job.
+        """
+        age = age_of(older_than)
+        if self._chosen.side_car:
+            source = self.table.fullname
+            raise UnfitTable(
+                f"table {self.roles.name!r} is not purged, because without its entry there a row of {source!r} would "
+                f"be a new job: delete the row of {source!r} first, and then its entry in {self.roles.name!r}"
+            )
+        with self._access.connector() as connector:
+            purge = Purge(connector, self._access.backend, status)
+            return purge.run(self._chosen.now, age, where=where, dry_run=dry_run)
+
+    @property
+    def done_jobs(self) -> str:
+        """What happens to done jobs, as a sentence. Raises DoneUndecided."""
+        return self._access.done_jobs
+
+    @property
+    def payload(self) -> tuple[str, ...]:
+        """The names of the user's own columns."""
+        return tuple(column.name for column in self._access.backend.source.payload)
+
+    def check(self) -> None:
+        """Check server, table, columns, predicate, order and the right to read them now. Claims nothing.
+
+        The server plans each statement of a claim and a settle. Raises ServerUnfit if it does not have what one needs,
+        ReadOnly if it takes no writes, and ClaimsDiffer if owners record their claims in another way.
+        """
+        from claimjobs.explain.trials import require_capabilities  # noqa: PLC0415 - a claim needs none of it
+
+        self._access.must_claim()
+        self._access.check_connections()
+        self._consumer.settler()
+        self._consumer.check_selection()
+        with connected(self.engine) as connection:
+            require_writes(connection, self._access.backend)
+            self._access.backend.check_primaries(connection)
+            ClaimsCheck(self._access.backend).run(connection)
+        require_capabilities(self.engine, self._consumer.explained())
+
+    def explain(self, *, analyze: bool = False, seconds: float | None = None) -> Explanation:
+        """What the statements of this queue do on this database, and what its settings mean for them.
+
+        Each finding has a verdict; `Explanation.verdict` is the worst. The statements are planned, not run. With
+        `analyze` a claim of 100 jobs is made in a transaction that is rolled back, to count its row locks. A table or a
+        predicate with which no claim can work is a finding, not an error. `seconds`: what cannot be checked within that
+        time is left out. Raises ConnectionFailed.
+        """
+        from claimjobs.explain import explainer  # noqa: PLC0415 - a consumer needs none of it
+
+        try:
+            name = self._access.backend.source.name  # who cannot connect gets an error
+        except UnfitTable as error:
+            return explainer.cannot_work(str(getattr(self._chosen.table, "__tablename__", self._chosen.table)), error)
+        try:
+            subject = self._consumer.explained()
+        except tuple(explainer.FATAL) as error:
+            return explainer.cannot_work(name, error)
+        return explainer.Explainer(self.engine, subject, seconds=seconds).run(analyze=analyze)
+
+    # --- reclaiming ------------------------------------------------------------------------------------
+
+    def reclaim_owner(self, owner_id: int) -> int:
+        """Reclaim the jobs of an owner whose process has ended; return how many.
+
+        Call it only after the process has ended, as a supervisor does. If the owner lives, its jobs run a second time,
+        and its outcomes for them are refused. With `hold="transaction"` this does nothing: the server rolls back.
+        """
+        if self._chosen.hold == "transaction":
+            return 0
+        with self._access.reaper() as reaper:
+            return reaper.reclaim_by_id(owner_id)
+
+    def release_owner(self, owner_id: int) -> int:
+        """Release the jobs of an owner whose process you are about to kill; return how many. It costs no attempt.
+
+        The owner is declared dead, so that it settles and claims nothing any more, although its process still runs.
+        With `hold="transaction"` this does nothing: the server rolls back when the process has ended.
+        """
+        if self._chosen.hold == "transaction":
+            return 0
+        with self._access.reaper() as reaper:
+            return reaper.release_by_id(owner_id)
+
+    def reclaim(self) -> int:
+        """Reclaim the jobs of all dead owners of this table; return how many.
+
+        Running consumers do this by themselves. Call it when none is running.
+        """
+        if self._chosen.hold == "transaction":
+            return 0
+        with self._access.reaper() as reaper:
+            return reaper.reclaim_dead()
+
+    def reclaim_ownerless(self) -> int:
+        """Release the jobs that are claimed without an owner's id (`stats().ownerless`); return how many.
+
+        claimjobs writes no such row: another program or a person did. Make sure that nobody works on these jobs.
+        """
+        with self._access.reaper() as reaper:
+            return reaper.reclaim_ownerless()
