@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from claimjobs.embedded.server import database_url
     from claimjobs.errors import ClaimjobsError, Fail, RetryLater
     from claimjobs.instants import next_whole
-    from claimjobs.job import Job
+    from claimjobs.job import Done, Job
     from claimjobs.options import Liveness, Retry
     from claimjobs.queue.map_file import read_map
     from claimjobs.queue.queue import Queue
@@ -28,6 +28,7 @@ __all__ = [
     "Batch",
     "ClaimjobsError",
     "Columns",
+    "Done",
     "Fail",
     "Job",
     "JobLocks",
@@ -51,6 +52,7 @@ _MODULES = {
     "Batch": "batch.batch",
     "ClaimjobsError": "errors",
     "Columns": "table.columns",
+    "Done": "job",
     "Fail": "errors",
     "Job": "job",
     "JobLocks": "claim.locking",

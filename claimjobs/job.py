@@ -22,6 +22,13 @@ class UnreadableValue:
     """The value as the server sends it, its type, and the driver's error."""
 
 
+class Done:
+    """What a handler of a job may return: values of columns that are written with the outcome, as by `Batch.done`."""
+
+    def __init__(self, **columns: Any) -> None:
+        self.columns = columns
+
+
 class PartlyRead(tuple[Any, ...]):
     """A row with some values that are `UnreadableValue`."""
 

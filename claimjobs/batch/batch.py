@@ -144,9 +144,19 @@ class Batch:
 
     # --- deciding --------------------------------------------------------------------------------------
 
-    def done(self, *jobs: Job) -> None:
-        """Make these jobs done; without arguments, all that have no outcome yet."""
-        self._outcomes.done.extend(self._decide(jobs))
+    def done(self, *jobs: Job, **columns: Any) -> None:
+        """Make these jobs done; without jobs, all that have no outcome yet.
+
+        `columns` are values of columns of your own, which the settle writes with the outcome, where done jobs are kept:
+        `batch.done(job, result="sent")`. Raises BadArgument for a column that is not there, or has a role. Then nothing
+        is decided.
+        """
+        if columns:
+            self._hold.check_columns(columns)
+        keys = self._decide(jobs)
+        self._outcomes.done.extend(keys)
+        if columns:
+            self._outcomes.columns.update(dict.fromkeys(keys, columns))
 
     def release(self, *jobs: Job) -> None:
         """Release these jobs, for any consumer; without arguments, all that have no outcome yet."""

@@ -143,6 +143,10 @@ class Hold(ABC):
         later.
         """
 
+    def check_columns(self, names: Iterable[str]) -> None:
+        """Raise BadArgument unless values of these columns can be written with done jobs."""
+        self._settler.check_columns(names)
+
     def writes_of(self, claimed: ClaimResult) -> HandlerWrites:
         """What the handler writes for these jobs in the open transaction that holds them, if one does."""
         del claimed

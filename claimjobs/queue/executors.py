@@ -34,7 +34,7 @@ log = logging.getLogger("claimjobs.executors")
 class PooledJob:
     """A job of the pool, from its claim to its settle."""
 
-    __slots__ = ("begun", "cancelled", "claim", "error", "job", "since")
+    __slots__ = ("begun", "cancelled", "claim", "error", "job", "result", "since")
 
     def __init__(self, claim: ClaimResult, since: float) -> None:
         self.claim, self.since = claim, since
@@ -46,6 +46,8 @@ class PooledJob:
         """Whether nobody waits for its end any more: it was released, or given to others."""
         self.error: BaseException | None = None
         """What the handler raised."""
+        self.result: Any = None
+        """What it returned."""
 
 
 class Listener(Protocol):
@@ -122,7 +124,8 @@ class Threads(Executor):
             if not self._listener.begin(item):
                 continue
             try:
-                require_finished(self._function(item.job), self._name)
+                item.result = self._function(item.job)
+                require_finished(item.result, self._name)
             except BaseException as error:  # SystemExit, too: it ends no thread of the pool
                 item.error = error
             self._listener.end(item)
@@ -185,7 +188,7 @@ class EventLoop(Executor):
 
     async def _handle(self, item: PooledJob) -> None:
         try:
-            await self._function(item.job)
+            item.result = await self._function(item.job)
         except BaseException as error:  # a task that is cancelled must tell it, and the loop goes on after SystemExit
             item.error = error
         self._listener.end(item)

@@ -22,7 +22,8 @@ from claimjobs.batch.batch import Batch
 from claimjobs.batch.hold import Following
 from claimjobs.claim.strategy import NOTHING
 from claimjobs.database.error_translation import reason
-from claimjobs.errors import ClaimjobsError, NothingDone, OutcomeRefused, UnfitTable
+from claimjobs.errors import BadArgument, ClaimjobsError, NothingDone, OutcomeRefused, UnfitTable
+from claimjobs.job import Done, Job
 from claimjobs.key_text import text_of
 from claimjobs.log_events import HANDLER_FAILED, JOBS_LOST, OUTCOME_REFUSED
 from claimjobs.queue.consumer import Consumer
@@ -237,8 +238,12 @@ class JobPool:
                 for item in items:
                     if item.error is not None and not self._was_cancelled(item):
                         unfit = self._fail(batch, item) or unfit
-                if done := [item.job for item in items if item.error is None and not item.cancelled]:
-                    batch.done(*done)
+                done = [item for item in items if item.error is None and not item.cancelled]
+                if plain := [item.job for item in done if not isinstance(item.result, Done)]:
+                    batch.done(*plain)
+                for item in done:
+                    if isinstance(item.result, Done):
+                        self._write_columns(batch, item.job, item.result)
         except OutcomeRefused as error:
             if not (error.others or error.are_duplicates):  # the table may refuse the outcome of every job
                 raise
@@ -265,6 +270,12 @@ class JobPool:
         except ValueError as error:  # what the handler raised asks for a retry at no time
             batch.fail(item.job, f"{text_of(item.error)}; {error}")
         return None
+
+    def _write_columns(self, batch: Batch, job: Job, done: Done) -> None:
+        try:
+            batch.done(job, **done.columns)
+        except BadArgument as error:
+            batch.fail(job, error)
 
     def _release(self, items: Iterable[PooledJob]) -> None:
         """Release jobs without an outcome."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
+from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 from typing import Any, Final, Literal, NamedTuple, TypeVar
@@ -64,6 +65,15 @@ class OutcomeTable(ABC):
     @abstractmethod
     def finish(self, wanted: Finish | Literal["leave"] | None) -> Sequence[Write]:
         """The statements for done jobs."""
+
+    def kept_with(self, columns: Mapping[Key, Mapping[str, Any]]) -> Iterator[tuple[Write, dict[str, Any]]]:
+        """The statements that keep done jobs with these values of other columns, each with its parameters."""
+        alike: defaultdict[tuple[str, ...], list[Key]] = defaultdict(list)
+        for key, given in columns.items():
+            alike[tuple(sorted(given))].append(key)
+        for keys in (some for each in alike.values() for some in cut(each, FEW)):
+            statement = statements.keep(self.target, self._now, {key: columns[key] for key in keys})
+            yield Write(CompiledStatement(statement)), {"claimjobs_keys": keys}
 
     def with_claim_row(self, write: Write) -> sa.Delete | sa.Update | None:
         """A statement for done jobs, which deletes their claim row, too; None where none can do both."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Any, Final
 
 from claimjobs.dialects import Key
 from claimjobs.job import Job
@@ -19,6 +19,8 @@ class Outcomes:
     """The outcomes of the jobs of a batch, by their keys."""
 
     done: list[Key] = field(default_factory=list)
+    columns: dict[Key, Mapping[str, Any]] = field(default_factory=dict)
+    """Values of columns of the user's that are written with the outcome of some done jobs."""
     released: list[Key] = field(default_factory=list)
     retried: dict[Key, float] = field(default_factory=dict)
     """Failed jobs that run again, each with the seconds until then."""
@@ -51,8 +53,8 @@ class Outcomes:
 
     @property
     def all_done(self) -> bool:
-        """Whether no job has another outcome than done."""
-        return not (self.released or self.retried or self.dead or self.suspects)
+        """Whether no job has another outcome than done, and nothing else is to be written for it."""
+        return not (self.columns or self.released or self.retried or self.dead or self.suspects)
 
     @property
     def is_done_batch(self) -> bool:
@@ -74,6 +76,7 @@ class Outcomes:
         self.isolated.discard(key)
         self.errors.pop(key, None)
         self.raised.pop(key, None)
+        self.columns.pop(key, None)
         for decided in (self.done, self.released, self.dead):
             if key in decided:
                 decided.remove(key)
@@ -104,6 +107,7 @@ class Outcomes:
         """The outcomes of these keys."""
         return Outcomes(
             done=[key for key in self.done if key in held],
+            columns={key: values for key, values in self.columns.items() if key in held},
             released=[key for key in self.released if key in held],
             retried={key: wait for key, wait in self.retried.items() if key in held},
             dead=[key for key in self.dead if key in held],

@@ -215,7 +215,7 @@ class IsolatingSettle:
 
         `with_savepoint`: make one before the settle, so that it can be written again without what is refused.
         """
-        with_savepoint = with_savepoint or bool(self.written.errors)  # a text may be refused
+        with_savepoint = with_savepoint or bool(self.written.errors or self.written.columns)  # which may be refused
         try:
             self._write(connection, self.written, with_savepoint=with_savepoint)
         except WriteSwallowed:

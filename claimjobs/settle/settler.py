@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, Literal
 
 import sqlalchemy as sa
@@ -166,8 +166,10 @@ class Settler:
         """The statements for these outcomes, each with its parameters."""
         many = self._table.many
         if outcomes.done:
+            yield from self._table.kept_with(outcomes.columns)
+            plain = [key for key in outcomes.done if key not in outcomes.columns]
             for write in self._finish(connection, outcomes):
-                yield from ((write, {"claimjobs_keys": keys}) for keys in cut(outcomes.done, many))
+                yield from ((write, {"claimjobs_keys": keys}) for keys in cut(plain, many))
         for write in self._table.release():
             yield from ((write, {"claimjobs_keys": keys}) for keys in cut(outcomes.released, many))
         if outcomes.errors:
@@ -191,6 +193,18 @@ class Settler:
         if wanted == "keep":
             self._table.roles.need_state(DONE, "keeping done jobs")
         return wanted
+
+    def check_columns(self, names: Iterable[str]) -> None:
+        """Raise BadArgument unless values of these columns can be written with done jobs."""
+        roles, name = self._table.roles, self._table.name
+        if self._on_done != "keep" or name != roles.name:
+            why = "with a side-car nothing is written into it" if name != roles.name else "done jobs are not kept there"
+            raise BadArgument(f"no columns of table {name!r} can be written by `done`, because {why}: leave out the columns")
+        payload = [column.name for column in roles.payload]
+        for column in names:
+            if column not in payload:
+                what = "has a role, which claimjobs writes" if column in roles.columns else "is not there"
+                raise BadArgument(f"column {column!r} of table {name!r} {what}: choose one of {', '.join(payload)}")
 
     def phases(self, me: int, keys: list[Key]) -> list[Phase]:
         """The statements that settle done jobs with these keys. If a user's function chooses them: its default."""

@@ -38,16 +38,23 @@ def delete(target: SettleGuard) -> sa.Delete:
     return _guarded(target.dialect.delete(target.roles.table), target)
 
 
-def keep(target: SettleGuard, now: sa.ColumnElement[Any]) -> sa.Update:
+def keep(
+    target: SettleGuard, now: sa.ColumnElement[Any], columns: Mapping[Key, Mapping[str, Any]] | None = None
+) -> sa.Update:
     """Done: keep the jobs as done, with their owner and the time.
 
-    In the transaction that holds the jobs the handler may have written a status of its own: that stays.
+    In the transaction that holds the jobs the handler may have written a status of its own: that stays. `columns`:
+    values of other columns by key, of the same columns for each.
     """
     roles = target.roles
     values = roles.state.becomes(DONE) | ({} if roles.owner_date is None else {roles.owner_date: now})
     if isinstance(target.guard, sa.True_) and (status := roles.state.column) is not None:
         is_as_claimed = roles.state.is_(UNCLAIMED)
         values[status] = sa.case((is_as_claimed, sa.literal(values[status], status.type)), else_=status)
+    names = next(iter(columns.values())) if columns else ()
+    for column in (roles.table.c[name] for name in names):
+        given = {key: each[column.name] for key, each in (columns or {}).items()}
+        values[column] = _by_key(roles, given, column.type, otherwise=column)  # which tells Postgres the type
     return _guarded(sa.update(roles.table).values(values), target)
 
 
@@ -159,9 +166,14 @@ def _texts(roles: ColumnRoles, errors: Mapping[Key, str]) -> dict[Any, Any]:
     return {roles.last_error: _by_key(roles, errors, sa.Text())} if roles.last_error is not None and errors else {}
 
 
-def _by_key(roles: ColumnRoles, values: Mapping[Key, Any], type_: sa.types.TypeEngine[Any]) -> sa.ColumnElement[Any]:
+def _by_key(
+    roles: ColumnRoles,
+    values: Mapping[Key, Any],
+    type_: sa.types.TypeEngine[Any],
+    otherwise: sa.ColumnElement[Any] | None = None,
+) -> sa.ColumnElement[Any]:
     """A CASE with one value for each key."""
-    return sa.case(*((_is(roles, key), sa.literal(value, type_)) for key, value in values.items()))
+    return sa.case(*((_is(roles, key), sa.literal(value, type_)) for key, value in values.items()), else_=otherwise)
 
 
 def _is(roles: ColumnRoles, key: Key) -> sa.ColumnElement[bool]:

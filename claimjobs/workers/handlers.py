@@ -14,7 +14,7 @@ from claimjobs.batch.batch import Batch
 from claimjobs.callables import COROUTINE, deferred, require_finished
 from claimjobs.database.error_translation import reason
 from claimjobs.errors import BadHandler, NothingDecided
-from claimjobs.job import Job
+from claimjobs.job import Done, Job
 from claimjobs.log_events import SETUP_FAILED
 from claimjobs.log_records import enable_loggers
 from claimjobs.queue.references import load
@@ -65,7 +65,10 @@ class JobHandler(Handler):
         for job in batch:
             given = {"connection": batch.connection} if self._connected else {}
             try:
-                require_finished(self._function(job, **given), self._name)
+                result = self._function(job, **given)
+                require_finished(result, self._name)
+                if isinstance(result, Done):
+                    batch.done(job, **result.columns)
             except Cancelled:
                 raise
             except BaseException as error:
