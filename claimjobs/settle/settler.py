@@ -199,7 +199,7 @@ class Settler:
         roles, name = self._table.roles, self._table.name
         if self._on_done != "keep" or name != roles.name:
             why = "with a side-car nothing is written into it" if name != roles.name else "done jobs are not kept there"
-            raise BadArgument(f"no columns of table {name!r} can be written by `done`, because {why}: leave out the columns")
+            raise BadArgument(f"`done` can write no columns of table {name!r}, because {why}: leave out the columns")
         payload = [column.name for column in roles.payload]
         for column in names:
             if column not in payload:
