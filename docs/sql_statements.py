@@ -18,6 +18,7 @@ from claimjobs.statements import claim_rows, owners, pause, purge, settle
 from claimjobs.statements import dead_jobs as dead
 from claimjobs.statements import idle as sleepers
 from claimjobs.statements import insert as inserts
+from claimjobs.statements import stored_jobs as stored
 from claimjobs.statements.claim import claim, claim_batch
 from claimjobs.statements.find import Selection, find, how_many, keyset_order_of
 from claimjobs.statements.lock import find_and_lock, lock, lock_first, mark
@@ -70,11 +71,14 @@ def built(family: str) -> dict[str, Any]:
         "suspects": settle.suspect(
             target, now, errors=dict.fromkeys((1, 2), "ValueError: ..."), delays={1: 0.75, 2: 0.6}
         ),
-        **({} if dialect.returns_what_it_writes else {"still mine": settle.still_mine(target)}),
+        **({} if dialect.returns_what_it_writes else {"still mine": settle.lock_mine(target)}),
         "enqueue": inserts.insert_rows(roles).values(d=sa.bindparam("d"), e=sa.bindparam("e")),
         **_life(roles, dialect),
         **_reclaiming(roles, dialect),
-        "list": dead.dead_page(roles, dialect, RowReader(roles, dialect).columns, ()),
+        "list": stored.page(roles, dialect, RowReader(roles, dialect).columns, (roles.state.is_("dead"),)),
+        "unfinished": stored.lock_unfinished(roles, dialect),
+        "cancel": stored.cancel(roles, dialect, now, "cancelled"),
+        "not cancelled": stored.unfinished(roles, dialect),
         "revive": dead.retry_dead(roles, dialect, now),
         "drop": dead.drop_dead(roles, dialect),
         **_clean_up(roles, dialect),
@@ -103,7 +107,7 @@ def _per_batch(by_row: ColumnRoles, dialect: Dialect, now: Any) -> dict[str, Any
         "locked": claim_rows.locked(ours),
         "numbered": claim_rows.numbered(ours),
         "shorten": claim_rows.shorten(ours),
-        **({"still mine": settle.still_mine(target)} if dialect.returns_what_it_writes else {}),
+        **({"still mine": settle.lock_mine(target)} if dialect.returns_what_it_writes else {}),
         "used": owners.is_used(owner_table(), dialect, record_of(_backend(roles, dialect)).used),
         "held": claim_rows.held(ours),
         "close all": claim_rows.close_all(ours),
@@ -156,6 +160,7 @@ def _life(roles: ColumnRoles, dialect: Dialect) -> dict[str, Any]:
         "locked": owners.locked(ours),
         "paused": pause.read(queues_table(), roles.name),
         "beat": owners.beat(ours),
+        "long held": settle.still_mine(settle.SettleGuard(roles, dialect, roles.mine)),
         **({} if dialect.sessions.forget_plans is None else {"plans": dialect.sessions.forget_plans}),
         **_asleep(ours, roles, dialect),
         "held": owners.held(roles),

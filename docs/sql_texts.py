@@ -143,6 +143,10 @@ TEXTS: Final[dict[str, tuple[str, str]]] = {
         "It is sent every fifth of the lease. It reaches no row when the owner was declared dead; the owner "
         "then registers anew.",
     ),
+    "long held": (
+        "A heartbeat: which jobs this owner still holds",
+        "It is sent if a claim is older than a heartbeat (2 s), so that its handler can see that a job was cancelled.",
+    ),
     "plans": (
         "An owner forgets the plans of its session",
         "It is sent with each heartbeat: a plan that was made for a few rows reads and sorts a whole table when there "
@@ -237,6 +241,18 @@ TEXTS: Final[dict[str, tuple[str, str]]] = {
     "drop": (
         "Dead jobs: drop",
         "It deletes dead jobs. It reaches no row in another state.",
+    ),
+    "unfinished": (
+        "Cancel: lock jobs that wait or are claimed",
+        "It waits for nobody. Jobs that others have locked are tried again for 3 s.",
+    ),
+    "cancel": (
+        "Cancel: make them dead",
+        "An owner that has claimed such a job does not hold it any more: the guard refuses its outcome.",
+    ),
+    "not cancelled": (
+        "Cancel: which are left",
+        "Those that others had locked.",
     ),
     "old": (
         "Purge: find old jobs",

@@ -169,7 +169,7 @@ def look(backend: Backend) -> Sent:
         _live(queue)
         _reclaim(queue, backend)
         _bury(queue)
-        hold_of(queue).read_pause()  # as a heartbeat does, after claims
+        _cancel(queue)
         queue.claim(1)  # held, and released when the queue is closed
     with still(Queue(engine, article_table(), claims="batches")) as queue:
         _claim_per_batch(queue)
@@ -255,6 +255,15 @@ def _bury(queue: Queue) -> None:
     [job] = queue.dead.list()
     queue.dead.retry([job.key])
     queue.dead.drop([job.key])
+
+
+def _cancel(queue: Queue) -> None:
+    batch = queue.claim(2)
+    for held in hold_of(queue).held.of_owner(queue.owner_id):
+        held.since = 0.0
+    hold_of(queue).read_pause()  # as a heartbeat does, after claims
+    queue.cancel([batch[0].key])
+    batch.settle()
 
 
 FEW: Final = {"retry": 1, "dead": 1, "suspects": 2}

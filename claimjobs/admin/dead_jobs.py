@@ -2,35 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager
-from itertools import islice
 from math import inf
-from typing import Any, Final
+from typing import Any
 
 import sqlalchemy as sa
 
+from claimjobs.admin.stored_jobs import AT_ONCE, StoredJobs, chunks_of
 from claimjobs.claim.row_reader import RowReader
-from claimjobs.database.compiled_statement import CompiledStatement
 from claimjobs.database.connection import Connector
 from claimjobs.database.error_translation import predicate_errors
 from claimjobs.dialects import Key
-from claimjobs.errors import BadArgument, RowsRefused
+from claimjobs.errors import RowsRefused
 from claimjobs.job import Job
 from claimjobs.settle.outcome_table import keys_for
 from claimjobs.settle.refusals import WriteInHalves
 from claimjobs.statements import dead_jobs as statements
-from claimjobs.statements.job_rows import job_rows
 from claimjobs.statements.lock import lock_those
+from claimjobs.statements.stored_jobs import chosen, page
 from claimjobs.table.backend import Backend
 from claimjobs.table.columns import DEAD
 from claimjobs.table.predicates import Predicate, Where, predicates_of
 
-AT_ONCE: Final = 1_000
-"""Jobs of one statement and one transaction: no lock is held for long, and an error undoes no earlier chunk."""
 
-
-class DeadJobs:
+class DeadJobs(StoredJobs):
     """The dead jobs: they have no attempts left, and stay in the table until a person retries or drops them.
 
     `where` selects among them, as for a claim; the queue's own predicate is not used. No owner holds a dead job, so a
@@ -48,14 +44,9 @@ class DeadJobs:
         connect: Callable[[], AbstractContextManager[Connector]],
     ) -> None:
         backend.roles.need_state(DEAD, "keeping dead jobs")
-        self._backend = backend
-        self._roles = backend.roles
-        self._rows = RowReader(backend.roles, backend.dialect)
+        super().__init__(backend, now, connect)
         others = [column.name for column in self._roles.table.columns if column not in self._roles.key]
         self._keys = RowReader(backend.roles, backend.dialect, known=others)
-        self._now = now
-        self._job_rows = job_rows(backend, now)
-        self._connect = connect
 
     # --- reading ---------------------------------------------------------------------------------------
 
@@ -67,11 +58,12 @@ class DeadJobs:
 
     def show(self, keys: Iterable[Key]) -> tuple[Job, ...]:
         """The dead jobs among those of these keys, in the order of their keys. Raises BadArgument."""
-        statement = statements.chosen(self._roles, self._backend.dialect, self._rows.columns, self._narrower(None))
+        dead = (self._roles.state.is_(DEAD), *self._narrower(None))
+        statement = chosen(self._roles, self._backend.dialect, self._rows.columns, dead)
         with self._connect() as connector:
             found = [
                 self._jobs(connector, self._rows, statement, claimjobs_keys=chunk)
-                for chunk in _chunks(self._checked(keys), None)
+                for chunk in chunks_of(self._checked(keys), None)
             ]
         return tuple(job for jobs in found for job in jobs)
 
@@ -112,7 +104,7 @@ class DeadJobs:
         refused: dict[Key, str] = {}
         done = 0
         with self._connect() as connector:
-            chunks = self._found(connector, where, limit) if keys is None else _chunks(self._checked(keys), limit)
+            chunks = self._found(connector, where, limit) if keys is None else chunks_of(self._checked(keys), limit)
             for chunk in chunks:
                 parts = WriteInHalves(chunk, self._backend.dialect, refused)
                 for some in parts:
@@ -125,20 +117,6 @@ class DeadJobs:
         if refused:
             raise RowsRefused(self._roles.name, what, refused, done)
         return done
-
-    def _checked(self, keys: Iterable[Key]) -> Sequence[Key]:
-        """All of these keys, once each. Raises BadArgument before anything is written."""
-        columns = [column.name for column in self._roles.key]
-        found = list(keys)
-        for key in found:
-            values = len(key) if isinstance(key, tuple) else 1
-            if values != len(columns) or isinstance(key, Mapping | list):
-                form = "a value" if len(columns) == 1 else f"a tuple of {len(columns)} values"
-                raise BadArgument(
-                    f"{key!r} is no key of a job of table {self._roles.name!r}, whose key is {', '.join(columns)}: "
-                    f"give {form}, such as `job.key`"
-                )
-        return list(dict.fromkeys(found))
 
     def _found(self, connector: Connector, where: Where, limit: int | None) -> Iterator[Sequence[Key]]:
         for jobs in self._pages(connector, self._keys, where, limit):
@@ -157,11 +135,11 @@ class DeadJobs:
         self, connector: Connector, reader: RowReader, where: Where, limit: int | None
     ) -> Iterator[Sequence[Job]]:
         """Jobs, page by page. Each page begins after the last key of the one before."""
-        columns, narrower = reader.columns, self._narrower(where)
+        columns, narrower = reader.columns, (self._roles.state.is_(DEAD), *self._narrower(where))
         left, after = inf if limit is None else limit, None
         while (size := int(min(left, AT_ONCE))) > 0:
-            page = statements.dead_page(self._roles, self._backend.dialect, columns, narrower, after=after)
-            jobs = self._jobs(connector, reader, page, claimjobs_limit=size)
+            rows = page(self._roles, self._backend.dialect, columns, narrower, after=after)
+            jobs = self._jobs(connector, reader, rows, claimjobs_limit=size)
             if jobs:
                 yield jobs
             if len(jobs) < size:
@@ -169,18 +147,6 @@ class DeadJobs:
             left -= size
             after = jobs[-1].key
 
-    def _jobs(self, connector: Connector, reader: RowReader, statement: Any, **values: Any) -> Sequence[Job]:
-        """The jobs of a statement. A column that cannot be read does not hide the others."""
-        compiled = CompiledStatement(statement)
-        with predicate_errors(self._backend.dialect):
-            return reader.jobs(connector.transaction(lambda connection: compiled.rows(connection, values, reader)))
-
     def _read(self, connector: Connector, statement: Any, **values: Any) -> Sequence[Any]:
         with predicate_errors(self._backend.dialect):
             return connector.rows(statement, values)
-
-
-def _chunks(keys: Sequence[Key], limit: int | None) -> Iterator[Sequence[Key]]:
-    each = islice(keys, limit)
-    while chunk := list(islice(each, AT_ONCE)):
-        yield chunk

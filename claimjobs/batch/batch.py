@@ -92,9 +92,9 @@ class Batch:
         return job in self._order
 
     def __iter__(self) -> Iterator[Job]:
-        """Each job that has no outcome yet. When the next job is asked for, the one before is done."""
+        """Each job without an outcome that is not cancelled. When the next job is asked for, the one before is done."""
         for job in self._order:
-            if job.key in self._undecided:
+            if job.key in self._undecided and not job.cancelled:
                 self._begin(job)
                 yield job
                 if not self.settled and job.key in self._undecided:
@@ -136,6 +136,14 @@ class Batch:
         if self._entity is None:
             raise TypeError("only a Queue of a mapped class has instances: make it with the class as its table")
         return instances(session, self._entity, self._roles, self._order)
+
+    def holds(self, job: Job) -> bool:
+        """Whether this process still holds a job, as far as it knows from its last heartbeat (2 s). It asks nobody.
+
+        False: the job was cancelled, or given to others, and its outcome will be refused. Raises BatchMisused.
+        """
+        self._keys_of([job])
+        return not job.cancelled and self._hold.is_held(self._claimed)
 
     @property
     def undecided(self) -> tuple[Job, ...]:

@@ -89,6 +89,9 @@ class ClaimRecord(ABC):
         del connection, owner, number
         return set(keys)
 
+    def take_from_all(self, connection: sa.Connection, keys: Sequence[Key]) -> None:  # noqa: B027 - the row is written
+        """Take these jobs out of what any owner holds, before the statement that writes their rows."""
+
     def seize(self, connection: sa.Connection, owner: int) -> bool:
         """Lock the records of an owner that is declared dead, without a wait; return False if another session has one
         locked.
@@ -251,6 +254,10 @@ class RecordInClaimRow(ClaimRecord):
             if wanted & set(jobs):
                 self._shrink(connection, {"claimjobs_me": owner, "claimjobs_number": row}, jobs, wanted)
         return wanted & {key for jobs in held.values() for key in jobs}
+
+    def take_from_all(self, connection: sa.Connection, keys: Sequence[Key]) -> None:
+        for owner, _ in connection.execute(records.by_owner(self._claim_rows)).all():
+            self.take_out(connection, owner, keys, 0)
 
     def seize(self, connection: sa.Connection, owner: int) -> bool:
         """The other session may be the owner's own, with a settle that is not committed. It takes the locks in this

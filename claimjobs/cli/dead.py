@@ -1,11 +1,11 @@
-"""`claimjobs dead`: list, show, retry or drop the jobs that are out of attempts."""
+"""`claimjobs dead`: list, retry or drop the jobs that are out of attempts."""
 
 from __future__ import annotations
 
 import csv
 import json
 import shutil
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime
 from typing import Any
@@ -39,7 +39,7 @@ def choice_options(command: AnyCommand) -> AnyCommand:
 @click.group()
 @options_before
 def dead() -> None:
-    """List, show, retry or drop dead jobs.
+    """List, retry or drop dead jobs.
 
     A job is dead when it has failed as often as it may, or when its handler allowed no other try. It stays in the
     table until you retry or drop it.
@@ -75,38 +75,20 @@ def list_(target: Target, where: str | None, limit: int | None, as_json: bool) -
         say(f"no dead job in {queue.table.fullname}" + (" for which this holds" if where else ""))
 
 
-@dead.command()
-@click.argument("ids", nargs=-1, required=True, metavar="ID...")
-@json_option
-@queue_options
-@click.pass_context
-def show(context: click.Context, target: Target, ids: tuple[str, ...], as_json: bool) -> None:
-    """Show every column of dead jobs. Write an ID of several columns as a line of CSV: eu,17.
-
-    An ID that is not the key of a dead job is reported (exit code 5).
-
-    \b
-    Examples:
-      claimjobs dead show 1
-      claimjobs dead show --json 1 2
-    """
-    with target.queue() as queue:
-        keys = keys_of(queue.roles.key, ids)
-        found = queue.dead.show(keys)
-    data("\n".join(map(_json, found)) if as_json else "\n\n".join(map(_block, found)), end=bool(found))
-    _report_missing(context, _missing(keys, found))
-
-
 def _line(queue: Queue, job: Job) -> str:
+    attempts, error = (queue.roles.value_of(role, job, "") for role in ("attempts", "last_error"))
+    return line_of(key_in_message(job.key), attempts, error=error)
+
+
+def line_of(*fields: Any, error: Any) -> str:
     """One line for a job, cut to the width of a terminal."""
-    error = visible(" ".join(str(queue.roles.value_of("last_error", job, "")).split()))
-    line = f"{key_in_message(job.key)}\t{queue.roles.value_of('attempts', job, '')}\t{error}"
+    line = "\t".join((*map(str, fields), visible(" ".join(str(error).split()))))
     return line.expandtabs()[: shutil.get_terminal_size().columns] if on_terminal() else line
 
 
-def _block(job: Job) -> str:
+def block_of(columns: Mapping[str, Any]) -> str:
     """One line for each column. The lines of a long text are aligned."""
-    texts = {visible(name): "" if value is None else plain(value) for name, value in _shown(job).items()}
+    texts = {visible(name): "" if value is None else plain(value) for name, value in columns.items()}
     widest = max(map(len, texts))
     indent = "\n" + " " * (widest + 2)
     lines = {name: indent.join(map(visible, text.rstrip("\n").split("\n"))) for name, text in texts.items()}

@@ -13,6 +13,7 @@ from typing import Final
 
 from claimjobs.claim.strategy import NOTHING, ClaimResult
 from claimjobs.dialects import Key
+from claimjobs.job import Job
 from claimjobs.log_events import BATCH_FORGOTTEN
 
 NO_HANDLER_RUNS: Final = math.inf
@@ -83,6 +84,12 @@ class HeldBatches:
     def keys_of(self, owner: int) -> set[Key]:
         """The keys of all jobs that are held under this owner's id."""
         return {job.key for held in self.of_owner(owner) for job in held.claimed.jobs}
+
+    def long_held(self, owner: int, seconds: float) -> dict[Key, Job]:
+        """The jobs that have been held under this owner's id for so long, by their keys."""
+        before = time.monotonic() - seconds
+        held = [each for each in self.of_owner(owner) if each.since <= before]
+        return {job.key: job for each in held for job in each.claimed.jobs}
 
     def unknown_among(self, keys: Iterable[Key], owner: int, *, but: Container[Key]) -> list[Key]:
         """Those of the keys that no claim under this owner's id has, and that are not among `but`."""

@@ -64,7 +64,7 @@ class LeaseHold(Hold):
         self._may_hold_unowned = False
         """Whether this owner may hold jobs that no batch has: their claim ended in an error, or nobody asked for it."""
         self._closed = False
-        self._lease, self._max_batch_time = liveness.lease, liveness.max_batch_time
+        self._lease, self._beat, self._max_batch_time = liveness.lease, liveness.beat, liveness.max_batch_time
         self._claim_patience = min(liveness.patience, liveness.lease)
         """For how long a settle is tried together with a claim, before it is tried without."""
         self._one_at_a_time = threading.Lock()
@@ -121,6 +121,14 @@ class LeaseHold(Hold):
     def note_pause(self, connection: sa.Connection) -> None:
         super().note_pause(connection)
         self._forget_plans(connection)  # the owner's connection is the one that claims
+        self._note_lost(connection)
+
+    def _note_lost(self, connection: sa.Connection) -> None:
+        """Tell the handlers which of their jobs this owner does not hold any more: they were cancelled, for example."""
+        me = self.owner.id
+        held = self.held.long_held(me, self._beat)
+        for key in self._settler.lost(connection, me, list(held)) if held else ():
+            held[key].cancelled = True
 
     def _add_held(self, claimed: ClaimResult) -> ClaimResult:
         """Note that the jobs of a claim are held, and return it. Suspects beside other jobs are released."""

@@ -88,7 +88,7 @@ class JobPool:
         """As `executors.Listener`. The time until it hangs begins."""
         item.begun = True
         self._hold.progress(item.claim)
-        if self._hold.is_held(item.claim):
+        if self._holds(item):
             return True
         self.end(item)
         return False
@@ -187,15 +187,19 @@ class JobPool:
         self._wake_at = NEVER
 
     def _give_up_lost(self) -> None:
-        """Wait no more for jobs that were given to others, because their handler hangs, or released at a deadline."""
+        """Wait no more for jobs that were cancelled, given to others because their handler hangs, or released at a
+        deadline."""
         self._looked_at = time.monotonic()
-        lost = [item for item in self._items if item.begun and not self._hold.is_held(item.claim)]
+        lost = [item for item in self._items if item.begun and not self._holds(item)]
         ended = set(self._ended)
         for item in lost:
             if item not in ended:
                 item.cancelled = True
                 self.executor.give_up(item)
                 self._ended.append(item)
+
+    def _holds(self, item: PooledJob) -> bool:
+        return not item.job.cancelled and self._hold.is_held(item.claim)
 
     # --- settling ----------------------------------------------------------------------------------------
 

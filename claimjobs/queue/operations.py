@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING
 
@@ -10,10 +11,12 @@ import sqlalchemy as sa
 from claimjobs.admin import stats as statistics
 from claimjobs.admin.backlog import LIMIT, Backlog, read_backlog
 from claimjobs.admin.dead_jobs import DeadJobs
+from claimjobs.admin.job_list import JobList
 from claimjobs.admin.pause import PauseSwitch
 from claimjobs.admin.purge import Kept, Purge
 from claimjobs.admin.stats import Retries, Stats
 from claimjobs.database.connect import connected
+from claimjobs.dialects import Key
 from claimjobs.errors import UnfitTable
 from claimjobs.instants import age_of
 from claimjobs.lease.checks import ClaimsCheck, require_writes
@@ -107,6 +110,21 @@ class QueueOperations:
     def dead(self) -> DeadJobs:
         """The dead jobs, to list, retry or drop them."""
         return DeadJobs(self._access.backend, self._chosen.now, self._access.connector)
+
+    @property
+    def jobs(self) -> JobList:
+        """The jobs of the table in any state, to list and show them."""
+        return JobList(self._access.backend, self._chosen.now, self._access.connector)
+
+    def cancel(self, keys: Iterable[Key], reason: str | None = None) -> Sequence[Key]:
+        """Make these jobs dead, if they wait or are claimed; return the keys of those.
+
+        `last_error` says `cancelled`, with the reason. `dead` retries or drops them. A handler that is at such a job
+        sees it in `job.cancelled` after its next heartbeat (2 s); a task of `work` is cancelled then. The outcome of
+        the job is refused. A job that an open transaction holds (`hold="transaction"`) is not cancelled. Raises
+        BadArgument, ColumnMissing or StateMissing if no row can say that its job is dead, and RowsRefused.
+        """
+        return self.jobs.cancel(keys, reason)
 
     def purge(
         self, older_than: timedelta | float, *, status: Kept = "done", where: Where = None, dry_run: bool = False

@@ -60,7 +60,7 @@ class OutcomeTable(ABC):
         self.many = int(min(MANY, most_keys(self.roles, self.dialect)))
         """The most keys of one statement."""
         self._release = Write(CompiledStatement(statements.release(self.target)))
-        self._still_mine = statements.still_mine(self.target)
+        self._lock_mine = statements.lock_mine(self.target)
 
     @abstractmethod
     def finish(self, wanted: Finish | Literal["leave"] | None) -> Sequence[Write]:
@@ -108,7 +108,11 @@ class OutcomeTable(ABC):
 
     def still_held(self, connection: sa.Connection, me: int, keys: Iterable[Key]) -> set[Key]:
         """Those of these jobs whose row says that they are still as `me` has claimed them."""
-        return set(keys_for(connection, self._still_mine, keys, **self.record.by(me)))
+        return set(keys_for(connection, self._lock_mine, keys, **self.record.by(me)))
+
+    @abstractmethod
+    def lost(self, connection: sa.Connection, me: int, keys: Sequence[Key]) -> set[Key]:
+        """Those of these jobs, which `me` had claimed, whose row says that it does not hold them any more."""
 
     @abstractmethod
     def must_reach(self, connection: sa.Connection, write: Write, reached: int, keys: list[Key]) -> bool:
@@ -134,6 +138,7 @@ class JobsTable(OutcomeTable):
         super().__init__(backend, record, now)
         self._delete = Write(CompiledStatement(statements.delete(self.target)))
         self._keep = Write(CompiledStatement(statements.keep(self.target, now)))
+        self._still_mine = statements.still_mine(self.target)
 
     def finish(self, wanted: Finish | Literal["leave"] | None) -> Sequence[Write]:
         if wanted == LEAVE:
@@ -148,6 +153,9 @@ class JobsTable(OutcomeTable):
 
     def lock(self, connection: sa.Connection, me: int, taken_out: set[Key], keys: Sequence[Key]) -> set[Key]:
         return taken_out & self.still_held(connection, me, keys)
+
+    def lost(self, connection: sa.Connection, me: int, keys: Sequence[Key]) -> set[Key]:
+        return set(keys).difference(keys_for(connection, self._still_mine, keys, **self.record.by(me)))
 
     def must_reach(self, connection: sa.Connection, write: Write, reached: int, keys: list[Key]) -> bool:
         if not self.record.names_owner:
@@ -184,7 +192,10 @@ class SideCarTable(OutcomeTable):
         yield from super().failures(outcomes)
 
     def lock(self, connection: sa.Connection, me: int, taken_out: set[Key], keys: Sequence[Key]) -> set[Key]:
-        return taken_out - set(keys_for(connection, self._ended, keys))
+        return taken_out - self.lost(connection, me, keys)
+
+    def lost(self, connection: sa.Connection, me: int, keys: Sequence[Key]) -> set[Key]:
+        return set(keys_for(connection, self._ended, keys))
 
     def must_reach(self, connection: sa.Connection, write: Write, reached: int, keys: list[Key]) -> bool:
         """A row of the user's table may be deleted, and then none is written beside it."""

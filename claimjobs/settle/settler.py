@@ -125,6 +125,10 @@ class Settler:
                 raise SomeLost
         return unwritten
 
+    def lost(self, connection: sa.Connection, me: int, keys: Sequence[Key]) -> set[Key]:
+        """As `OutcomeTable.lost`."""
+        return self._table.lost(connection, me, keys)
+
     def missing(self, keys: Sequence[Key], written: set[Key]) -> set[Key]:
         """The keys of the rows that were not written, if these were. Raises KeyUnfit if writes change keys."""
         missing = set(keys) - written

@@ -1,4 +1,4 @@
-"""Dead jobs: list, retry and drop them. A write changes only jobs that are still dead."""
+"""Dead jobs: retry and drop them. A write changes only jobs that are still dead."""
 
 from __future__ import annotations
 
@@ -7,26 +7,11 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from claimjobs.dialects import Dialect, Key
-from claimjobs.statements.find import LIMIT
+from claimjobs.dialects import Dialect
 from claimjobs.table.columns import DEAD, DONE, UNCLAIMED
 from claimjobs.table.roles import ColumnRoles
 
 Predicates = Sequence[sa.ColumnElement[bool]]
-
-
-def dead_page(
-    roles: ColumnRoles, dialect: Dialect, columns: Sequence[Any], where: Predicates, *, after: Key | None = None
-) -> sa.Select[Any]:
-    """These columns of the next `limit` dead jobs, in the order of their keys, after the key `after`."""
-    is_after = () if after is None else (dialect.after_values(roles.key, after if len(roles.key) > 1 else (after,)),)
-    return sa.select(*columns).where(roles.state.is_(DEAD), *where, *is_after).order_by(*roles.key).limit(LIMIT)
-
-
-def chosen(roles: ColumnRoles, dialect: Dialect, columns: Sequence[Any], where: Predicates) -> sa.Select[Any]:
-    """These columns of those of the jobs `keys` that are dead, in the order of their keys."""
-    dead = sa.select(*columns).where(roles.state.is_(DEAD), *where).order_by(*roles.key)
-    return dialect.restrict_to_keys(dead, roles.key, roles.key_index)
 
 
 def count_dead(roles: ColumnRoles, where: Predicates) -> sa.Select[Any]:

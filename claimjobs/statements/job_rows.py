@@ -10,7 +10,7 @@ import sqlalchemy as sa
 from claimjobs.statements import count, dead_jobs
 from claimjobs.statements.side_car import SideCarJoin, of_jobs, unclaimed, waiting
 from claimjobs.table.backend import Backend
-from claimjobs.table.columns import UNCLAIMED
+from claimjobs.table.columns import CLAIMED, DEAD, DONE, STATES, UNCLAIMED
 
 
 class JobRows:
@@ -35,6 +35,19 @@ class JobRows:
     def order(self, order: Sequence[sa.ColumnElement[Any]]) -> Sequence[sa.ColumnElement[Any]]:
         """The order in which rows with a state are read, if this one is the queue's."""
         return order
+
+    def in_state(self, state: str) -> sa.ColumnElement[bool]:
+        """The predicate of a row of the user's table whose job is in this state."""
+        if state not in self._roles.state.can:
+            return sa.false()
+        is_claimed_here = state == CLAIMED and self._roles.claim_rows is not None  # a done job may be in a claim row
+        says = self._roles.state.columns_say(UNCLAIMED) if is_claimed_here else sa.true()
+        return sa.and_(self._roles.state.is_(state), says)
+
+    @property
+    def state(self) -> sa.ColumnElement[str | None]:
+        """The state of the job of a row of the user's table; NULL: its columns say no state."""
+        return sa.case(*((self.in_state(state), sa.literal(state, sa.String)) for state in STATES))
 
     @property
     def counts(self) -> Sequence[sa.Select[Any]]:
@@ -62,6 +75,17 @@ class JobRowsBesideSideCar(JobRows):
     @property
     def unclaimed(self) -> sa.ColumnElement[bool]:
         return unclaimed(self._pair)
+
+    def in_state(self, state: str) -> sa.ColumnElement[bool]:
+        if state == UNCLAIMED:
+            return self.unclaimed
+        if state == CLAIMED:
+            return sa.and_(~self._pair.source.free, ~self._says(DONE), ~self._says(DEAD))
+        return self._says(state)
+
+    def _says(self, state: str) -> sa.ColumnElement[bool]:
+        said = sa.exists().where(self._pair.same_key, self._roles.state.columns_say(state))
+        return said.correlate(self._pair.source.table)
 
     def order(self, order: Sequence[sa.ColumnElement[Any]]) -> Sequence[sa.ColumnElement[Any]]:
         del order  # it is about the user's table

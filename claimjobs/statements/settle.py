@@ -121,10 +121,15 @@ def mark_dead(target: SettleGuard, now: sa.ColumnElement[Any], errors: Mapping[K
 
 
 def still_mine(target: SettleGuard) -> sa.Select[Any]:
-    """Lock those of the jobs `keys` that `me` still holds, until the settle is committed: their keys."""
+    """Those of the jobs `keys` that `me` still holds: their keys."""
     roles = target.roles
     held = sa.select(*roles.key).where(target.filter).order_by(*roles.key)
-    return target.dialect.restrict_to_keys(held, roles.key, roles.key_index).with_for_update(of=roles.table)
+    return target.dialect.restrict_to_keys(held, roles.key, roles.key_index)
+
+
+def lock_mine(target: SettleGuard) -> sa.Select[Any]:
+    """The same, and lock them until the settle is committed."""
+    return still_mine(target).with_for_update(of=target.roles.table)
 
 
 def ended(target: SettleGuard) -> sa.Select[Any]:

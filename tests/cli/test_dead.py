@@ -115,36 +115,6 @@ def test_a_predicate_that_cannot_be_read(anywhere: Backend) -> None:
     assert states(anywhere) == {1: "dead", 2: "unclaimed"}
 
 
-# --- show --------------------------------------------------------------------------------------------------
-
-
-def test_show_is_a_block_a_job(database: Backend) -> None:
-    dead_jobs(database, "Traceback:\n  line 1\nValueError", "b")
-    ended = dead(database, "show", "2", "1")
-    assert (ended.code, ended.err) == (exits.OK, "")
-    first, second = ended.out.split("\n\n")
-    assert first.splitlines()[:3] == ["id          1", "d           0001", "e"]
-    assert "last_error  Traceback:\n              line 1\n            ValueError\n" in first
-    assert "owner_id\n" in first
-    assert second.startswith("id          2\n")
-
-
-def test_show_as_json(anywhere: Backend) -> None:
-    dead_jobs(anywhere, "a", "b")
-    ended = dead(anywhere, "show", "--json", "1", "2")
-    assert [json.loads(line)["id"] for line in ended.out.splitlines()] == [1, 2]
-
-
-def test_what_is_not_dead_cannot_be_shown(anywhere: Backend) -> None:
-    dead_jobs(anywhere, "a")
-    ended = dead(anywhere, "show", "2", "1", "99")
-    assert ended.code == exits.INPUT
-    assert ended.out.startswith("id          1\n")
-    shows = "`claimjobs dead list` shows which are"
-    assert ended.err == f"claimjobs: no dead job: 2, 99: {shows}\n"
-    assert dead(anywhere, "show", "99") == Ended(exits.INPUT, "", f"claimjobs: no dead job: 99: {shows}\n")
-
-
 # --- retry -------------------------------------------------------------------------------------------------
 
 
@@ -237,7 +207,7 @@ def test_on_a_terminal_it_asks(anywhere: Backend, monkeypatch: pytest.MonkeyPatc
 @pytest.mark.parametrize("text", ["x", "", "1.5", "1,2"])
 def test_what_can_be_no_key_is_told(anywhere: Backend, text: str) -> None:
     dead_jobs(anywhere, "a")
-    for way in (("show",), ("retry",), ("drop", "--yes")):
+    for way in (("retry",), ("drop", "--yes")):
         ended = dead(anywhere, *way, text)
         assert (ended.code, ended.out) == (exits.USAGE, "")
         assert f"{text!r} is no key of jobs (id): {text!r} is no whole number" in ended.err
@@ -253,7 +223,7 @@ def test_keys_of_several_columns_are_written_as_csv(database: Backend) -> None:
     assert dead(database, "retry", "--table", "pairs", *texts[:2]).out == "2\n"
     assert dead(database, "drop", "--yes", "--table", "pairs", texts[2]).out == "1\n"
     for text in ("eu", "eu,1,2", "", "eu\r,1"):
-        ended = dead(database, "show", "--table", "pairs", text)
+        ended = dead(database, "retry", "--table", "pairs", text)
         assert ended.code == exits.USAGE
         assert f"{text!r} is no key of pairs (region, number): write its parts as REGION,NUMBER" in ended.err
 
@@ -269,14 +239,14 @@ def test_what_list_prints_the_others_read(anywhere: Backend, models: Any) -> Non
         name = f"cli_dead_models:{table.name}"
         texts = [line.split("\t")[0] for line in dead(anywhere, "list", "--table", name).out.splitlines()]
         assert len(texts) == 2
-        assert dead(anywhere, "show", "--json", "--table", name, texts[0]).code == exits.OK
+        assert claimjobs("show", "--json", "--table", name, texts[0], "--url", anywhere.url).code == exits.OK
         assert dead(anywhere, "retry", "--table", name, *texts) == Ended(exits.OK, "2\n", "")
 
 
 def test_a_group_without_a_command_shows_its_help() -> None:
     ended = claimjobs("dead")
     assert ended.code == exits.USAGE
-    assert all(f"  {name} " in ended.said for name in ("list", "show", "retry", "drop"))
+    assert all(f"  {name} " in ended.said for name in ("list", "retry", "drop"))
 
 
 def test_where_there_is_nothing_to_drop_nothing_is_asked(anywhere: Backend) -> None:

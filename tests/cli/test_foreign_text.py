@@ -66,9 +66,9 @@ def test_dead_jobs_are_a_line_each_and_json_is_exact(anywhere: Backend) -> None:
     lines = harmless(claimjobs("dead", "list", *words).out).splitlines()
     assert sorted(line.split("\t")[0] for line in lines) == sorted([repr(HOSTILE), "plain"])
     assert all(line.endswith(r"\u202eend") for line in lines)
-    shown = harmless(claimjobs("dead", "show", HOSTILE, "plain", *words).out)
-    assert "d           one\n            two\n" in shown
-    assert r"\x1b]0;title\x07\x1b[2J[/red][bold]x :boom:\r" + f"\n{' ' * 12}ERROR: forged" in shown
+    shown = harmless(claimjobs("show", HOSTILE, "plain", *words).out)
+    assert "d                one\n                 two\n" in shown
+    assert r"\x1b]0;title\x07\x1b[2J[/red][bold]x :boom:\r" + f"\n{' ' * 17}ERROR: forged" in shown
     found = [json.loads(line) for line in claimjobs("dead", "list", "--json", *words).out.splitlines()]
     assert {job["id"]: job["last_error"] for job in found} == {HOSTILE: HOSTILE, "plain": HOSTILE}
     assert claimjobs("dead", "retry", HOSTILE, *words).out == "1\n"

@@ -10,7 +10,7 @@ import pytest
 import sqlalchemy as sa
 
 from claimjobs import Queue, job_table
-from claimjobs.admin import dead_jobs as graveyard
+from claimjobs.admin import dead_jobs, stored_jobs
 from claimjobs.errors import BadArgument, BadPredicate
 from claimjobs.table.definitions import article_table
 from tests.backends import Backend, Clock
@@ -43,7 +43,8 @@ def states(backend: Backend) -> dict[str, str]:
 
 @pytest.fixture
 def small_chunks(monkeypatch: pytest.MonkeyPatch) -> int:
-    monkeypatch.setattr(graveyard, "AT_ONCE", 3)
+    for module in (dead_jobs, stored_jobs):
+        monkeypatch.setattr(module, "AT_ONCE", 3)
     return 3
 
 

@@ -117,7 +117,7 @@ def test_looking_which_jobs_are_still_held_locks_those_only(backend: Backend, qu
     keys = [job.key for job in batch.jobs]
     with by_hand(backend) as connection:
         held = connection.execute(
-            settle.still_mine(reach(roles_of(JOBS), backend)), {"claimjobs_keys": keys, "claimjobs_me": queue.owner_id}
+            settle.lock_mine(reach(roles_of(JOBS), backend)), {"claimjobs_keys": keys, "claimjobs_me": queue.owner_id}
         ).all()
         assert len(held) == SIZE
         if backend.has("row lock table"):
@@ -127,7 +127,7 @@ def test_looking_which_jobs_are_still_held_locks_those_only(backend: Backend, qu
 
 
 def test_what_is_lost_costs_no_locks_on_the_jobs_of_others(backend: Backend, queue: Queue) -> None:
-    """The way through `still_mine`: where nothing is returned, a count that is too small is looked into."""
+    """The way through `lock_mine`: where nothing is returned, a count that is too small is looked into."""
     batch, theirs = queue.claim(SIZE), backend.queue(JOBS)
     with theirs.claim(SIZE) as other, by_hand(backend) as connection:
         connection.execute(sa.select(JOBS).where(JOBS.c.id == other[0].key).with_for_update()).all()
@@ -303,7 +303,7 @@ def test_a_settle_does_not_wait_for_others_rows_in_a_small_table(backend: Backen
         stranger.execute(sa.select(JOBS).where(JOBS.c.id.in_([job.key for job in theirs.jobs])).with_for_update())
         connection.execute(sa.text(backend.dialect.sessions.settings(1.0)[0]))
         given = {"claimjobs_keys": keys, "claimjobs_me": queue.owner_id}
-        connection.execute(settle.still_mine(reach(roles_of(JOBS), backend)), given)
+        connection.execute(settle.lock_mine(reach(roles_of(JOBS), backend)), given)
         connection.execute(statement(kind, roles_of(JOBS), backend, keys), given)
     mine.settle()
     theirs.settle()

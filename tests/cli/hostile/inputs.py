@@ -199,11 +199,12 @@ OPTIONS = [
     *(case(line, TABLE, said="is not in this database", value=text) for line, text in product(READING, NO_TABLES)),
     *(
         case(line, USAGE, said="is no key of jobs (id)", value=text)
-        for line, text in product(("dead show -- @", "dead retry -- @", "dead drop --yes -- @"), BAD_IDS)
+        for line, text in product(("show -- @", "cancel -- @", "dead retry -- @", "dead drop --yes -- @"), BAD_IDS)
     ),
     *(
-        case(line, INPUT, said="no dead job", value=text)
-        for line, text in product(("dead show -- @",), ("0", "-1", "999999", "2147483647"))
+        case(line, INPUT, said=said, value=text)
+        for line, said in (("show -- @", "no row of jobs"), ("cancel -- @", "was not cancelled"))
+        for text in ("0", "-1", "999999", "2147483647")
     ),
     *(
         case("enqueue - --unique @", USAGE, said="give the names of columns", value=text)
@@ -230,7 +231,9 @@ OPTIONS = [
     case("dead drop --all", USAGE, said="give --yes as well"),
     case("dead drop --all 1 --yes", USAGE, said="say which dead jobs: give either"),
     case("dead retry 1 --limit 1", USAGE, said="--limit goes with"),
-    case("dead show", USAGE, said="Missing argument"),
+    case("show", USAGE, said="Missing argument"),
+    case("cancel", USAGE, said="Missing argument"),
+    case("list --state gone", USAGE, said="--state"),
     case("reclaim --force", USAGE, said="--force goes with"),
     case("reclaim --owner 7", USAGE, said="another program's"),
     case("reclaim --ownerless --owner 7 --force", USAGE, said="leave out --owner"),

@@ -1,0 +1,58 @@
+"""Jobs in any state: list them, and cancel those that wait or are claimed."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import sqlalchemy as sa
+
+from claimjobs.dialects import Dialect, Key
+from claimjobs.statements.find import LIMIT
+from claimjobs.table.columns import CLAIMED, DEAD, UNCLAIMED
+from claimjobs.table.roles import ColumnRoles
+
+Predicates = Sequence[sa.ColumnElement[bool]]
+
+
+def page(
+    roles: ColumnRoles, dialect: Dialect, columns: Sequence[Any], where: Predicates, *, after: Key | None = None
+) -> sa.Select[Any]:
+    """These columns of the next `limit` rows that meet all predicates, in the order of their keys, after `after`."""
+    is_after = () if after is None else (dialect.after_values(roles.key, after if len(roles.key) > 1 else (after,)),)
+    return sa.select(*columns).where(*where, *is_after).order_by(*roles.key).limit(LIMIT)
+
+
+def chosen(roles: ColumnRoles, dialect: Dialect, columns: Sequence[Any], where: Predicates) -> sa.Select[Any]:
+    """These columns of those of the rows `keys` that meet all predicates, in the order of their keys."""
+    rows = sa.select(*columns).where(*where).order_by(*roles.key)
+    return dialect.restrict_to_keys(rows, roles.key, roles.key_index)
+
+
+def lock_unfinished(roles: ColumnRoles, dialect: Dialect) -> sa.Select[Any]:
+    """Lock those of the jobs `keys` that are neither done nor dead, without those that another session has locked:
+    their keys.
+    """
+    rows = chosen(roles, dialect, roles.key, (_unfinished(roles),))
+    return rows.with_for_update(of=roles.table, skip_locked=True)
+
+
+def unfinished(roles: ColumnRoles, dialect: Dialect) -> sa.Select[Any]:
+    """The same, without locks."""
+    return chosen(roles, dialect, roles.key, (_unfinished(roles),))
+
+
+def cancel(roles: ColumnRoles, dialect: Dialect, now: sa.ColumnElement[Any], text: str) -> sa.Update:
+    """Make the jobs `keys`, which this transaction has locked, dead, with a text in place of an error. An owner that
+    has claimed one does not hold it any more, so its outcome is refused.
+    """
+    given = {roles.owner_id: None, roles.owner_date: now, roles.suspect: 0, roles.last_error: text}
+    values = {column: value for column, value in given.items() if column is not None}
+    update = sa.update(roles.table).values({**roles.state.becomes(DEAD), **values})
+    return dialect.restrict_to_keys(update.where(_unfinished(roles)), roles.key, roles.key_index)
+
+
+def _unfinished(roles: ColumnRoles) -> sa.ColumnElement[bool]:
+    """Where claims have rows of their own, one that says it is claimed is held by another program."""
+    is_claimed = () if roles.claim_rows is not None else (roles.state.columns_say(CLAIMED),)
+    return sa.or_(roles.state.columns_say(UNCLAIMED), *is_claimed)

@@ -1,0 +1,172 @@
+"""Jobs in any state are listed and shown, and those that wait or are claimed are cancelled."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from claimjobs import Job, Queue, make, side_car_tables
+from claimjobs.errors import BadArgument, BatchMisused, RowsRefused
+from claimjobs.options import Liveness
+from tests.backends import Backend
+from tests.conformance.jobs import jobs
+from tests.conformance.owners import hold_of
+from tests.conformance.test_refusals import constrain
+from tests.conformance.test_work import EXECUTORS, until, working
+
+QUICK = Liveness(lease=2.0)
+KINDS = pytest.mark.parametrize(
+    "kind",
+    [
+        {},
+        pytest.param({"claims": "batches"}, marks=pytest.mark.pair("the claim is a row of its own")),
+        pytest.param({"side_car": True}, marks=pytest.mark.pair("the state is in a second table")),
+    ],
+    ids=["rows", "batches", "side-car"],
+)
+
+
+def queue_of(backend: Backend, kind: dict[str, Any], count: int = 6) -> Queue:
+    """Jobs 1, 2, ...: it keeps those that are done."""
+    backend.make()
+    if "side_car" in kind:
+        make(backend.engine, side_car_tables(backend.engine, "jobs"))
+    queue = backend.queue(on_done="keep", liveness=QUICK, **kind)
+    queue.enqueue({"id": number, **row} for number, row in enumerate(jobs(count), 1))
+    return queue
+
+
+def states(queue: Queue) -> dict[Any, str | None]:
+    return {entry.job.key: entry.state for entry in queue.jobs.list()}
+
+
+@KINDS
+def test_jobs_are_listed_in_each_state(backend: Backend, kind: dict[str, Any]) -> None:
+    queue = queue_of(backend, kind)
+    with queue.claim(3) as batch:
+        batch.done(batch[0])
+        batch.fail(batch[1], "wrong", retry=False)
+        batch.fail(batch[2], "not yet", retry_in=3_600)
+    held = queue.claim(2)
+    assert states(queue) == {1: "done", 2: "dead", 3: "unclaimed", 4: "claimed", 5: "claimed", 6: "unclaimed"}
+    for state, keys in {"done": [1], "dead": [2], "claimed": [4, 5], "unclaimed": [3, 6]}.items():
+        assert [entry.job.key for entry in queue.jobs.list(state=state)] == keys
+    assert [entry.job.key for entry in queue.jobs.list("d > '0001'", state="unclaimed", limit=1)] == [3]
+    one, two, three = queue.jobs.show([2, 6, 3, 99])
+    assert (one.columns["last_error"], one.columns["attempts"], one.job.d) == ("wrong", 1, "0001")
+    assert (two.columns["last_error"], two.columns["attempts"]) == ("not yet", 1)
+    assert (three.job.key, three.state) == (6, "unclaimed")
+    held.settle()
+    with pytest.raises(BadArgument, match="choose one of unclaimed"):
+        next(queue.jobs.list(state="gone"))
+
+
+@KINDS
+def test_what_waits_or_is_claimed_is_cancelled_and_nothing_else(backend: Backend, kind: dict[str, Any]) -> None:
+    queue, other = queue_of(backend, kind), backend.bare_queue(on_done="keep", **kind)
+    with queue.claim(2) as batch:
+        batch.done(batch[0])
+        batch.fail(batch[1], "wrong", retry=False)
+    batch = queue.claim(2)
+    assert sorted(other.cancel([1, 2, 3, 5, 99], "not wanted")) == [3, 5]
+    assert states(queue) == {1: "done", 2: "dead", 3: "dead", 4: "claimed", 5: "dead", 6: "unclaimed"}
+    batch.done()
+    batch.settle()
+    assert [job.key for job in batch.lost] == [3]
+    assert states(queue)[3] == "dead"
+    assert [job.last_error for job in queue.dead.list()] == ["wrong", "cancelled: not wanted", "cancelled: not wanted"]
+    assert other.cancel([3, 5]) == []
+    assert other.dead.retry([3, 5]) == 2
+    with queue.claim() as batch:
+        assert sorted(job.key for job in batch.jobs) == [3, 5, 6]
+        batch.done()
+
+
+@KINDS
+def test_a_handler_sees_it_after_a_heartbeat_and_begins_no_cancelled_job(
+    backend: Backend, kind: dict[str, Any]
+) -> None:
+    queue = queue_of(backend, kind)
+    with queue.claim(3) as batch:
+        handled = []
+        for job in batch:
+            handled.append(job.key)
+            assert batch.holds(job)
+            if job.key == 1:
+                queue.cancel([1, 3])
+                backend.wait_for(lambda: batch[0].cancelled and batch[2].cancelled, "a heartbeat has told it")
+                assert [batch.holds(each) for each in batch.jobs] == [False, True, False]
+        assert handled == [1, 2]
+    assert [job.key for job in batch.lost] == [1, 3]
+    with pytest.raises(BatchMisused):
+        batch.holds(batch[0])
+
+
+@EXECUTORS
+def test_a_job_of_the_pool_is_given_up_when_it_is_cancelled(backend: Backend, executor: str) -> None:
+    queue, gate, begun = queue_of(backend, {}, 9), threading.Event(), list[int]()
+    ended = list[int]()
+
+    def body(job: Job) -> Iterator[None]:
+        begun.append(job.key)
+        try:
+            if job.key < 3:
+                yield from until(gate)
+        finally:
+            ended.append(job.key)
+
+    with working(queue, executor, body, concurrency=2, size=2):
+        backend.wait_for(lambda: begun == [1, 2], "all places are taken")
+        queue.cancel([1, 2, 4])
+        backend.wait_for(lambda: set(states(queue).values()) == {"done", "dead"}, "its place is another job's")
+        assert 4 not in begun
+        assert executor == "threads" or {1, 2} <= set(ended)
+        gate.set()
+    assert [key for key, state in states(queue).items() if state == "dead"] == [1, 2, 4]
+    assert queue.report.done == 6
+
+
+def test_what_an_open_transaction_holds_is_not_cancelled(backend: Backend, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("claimjobs.admin.job_list.PATIENCE", 0.2)
+    queue = queue_of(backend, {"hold": "transaction"}, 2)
+    with queue.claim(1) as batch:
+        assert queue.cancel([1, 2]) == [2]
+        batch.done()
+    assert states(queue) == {1: "done", 2: "dead"}
+
+
+def test_a_settle_that_is_not_committed_is_waited_for(backend: Backend) -> None:
+    queue = queue_of(backend, {}, 1)
+    with backend.engine.connect() as other, other.begin():
+        other.exec_driver_sql("UPDATE jobs SET d = 'x' WHERE id = 1")
+        cancelled = list[Any]()
+        thread = threading.Thread(target=lambda: cancelled.extend(queue.cancel([1])))
+        thread.start()
+        time.sleep(0.2)
+        assert not cancelled
+        other.commit()
+        thread.join(60)
+    assert cancelled == [1]
+
+
+def test_a_row_that_a_trigger_protects_is_told_and_the_others_are_cancelled(backend: Backend) -> None:
+    queue = queue_of(backend, {}, 3)
+    constrain(backend, "0001", "dead")
+    with pytest.raises(RowsRefused, match="cancelling a job"):
+        queue.cancel([1, 2, 3])
+    assert states(queue) == {1: "dead", 2: "unclaimed", 3: "dead"}
+
+
+def test_a_job_that_was_given_to_others_is_not_held(backend: Backend) -> None:
+    queue = queue_of(backend, {}, 2)
+    batch = queue.claim(2)
+    backend.run("UPDATE jobs SET owner_id = 17 WHERE id = 2")
+    backend.wait_for(lambda: batch[1].cancelled, "a heartbeat has told it")
+    assert batch.holds(batch[0])
+    hold_of(queue).release_held()
+    assert not batch.holds(batch[0])
+    batch.settle()
