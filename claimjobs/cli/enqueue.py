@@ -17,6 +17,7 @@ from claimjobs.cli import exits
 from claimjobs.cli.console import command, data, number, say
 from claimjobs.cli.queue_options import Target, queue_options
 from claimjobs.cli.values import parsed_json, value_for
+from claimjobs.enqueue.duplicates import CHOICES, OnDuplicate
 from claimjobs.errors import BadRow
 
 LONGEST_FIELD: Final = 64 * 2**20
@@ -48,10 +49,22 @@ def _columns(_context: click.Context, _option: click.Parameter, given: str | Non
     callback=_columns,
     help="Leave out rows whose values of these columns are in the table already; it must have a unique index on them.",
 )
+@click.option(
+    "--on-duplicate",
+    type=click.Choice(CHOICES),
+    default="skip",
+    help="What happens to jobs that --unique finds: nothing; or one that waits is written anew, or waits until this "
+    "row's run_at; or one that is claimed, done or dead runs again.",
+)
 @queue_options
 @click.pass_context
 def enqueue(
-    context: click.Context, target: Target, file: BinaryIO, format_: str | None, unique: tuple[str, ...]
+    context: click.Context,
+    target: Target,
+    file: BinaryIO,
+    format_: str | None,
+    unique: tuple[str, ...],
+    on_duplicate: OnDuplicate,
 ) -> None:
     """Enqueue each row of FILE (- is standard input) as a job, and print how many.
 
@@ -76,7 +89,7 @@ def enqueue(
     with target.queue() as queue:
         rows = FileRows(file, queue.table, is_csv=is_csv)
         try:
-            enqueued = queue.enqueue(rows, on_bad=rows.report_bad, unique=unique)
+            enqueued = queue.enqueue(rows, on_bad=rows.report_bad, unique=unique, on_duplicate=on_duplicate)
         except BaseException as error:
             is_unsure = getattr(error, "connection_invalidated", False)
             broke = f", unless the connection broke in the commit: see {command('status')}"

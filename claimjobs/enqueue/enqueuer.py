@@ -6,7 +6,8 @@ If the database refuses a chunk, its halves are inserted until the bad rows are 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence, Sized
+from collections import Counter
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence, Sized
 from contextlib import AbstractContextManager, suppress
 from functools import cached_property
 from typing import Any, Final
@@ -26,12 +27,14 @@ from claimjobs.database.transactions import (
     isolation_of,
     undoing,
 )
-from claimjobs.dialects import Dialect
+from claimjobs.dialects import Dialect, Key
 from claimjobs.enqueue.bulk_insert import FEW, Prepared, RowValues, prepared
+from claimjobs.enqueue.duplicates import CHOICES, TRIES, Duplicates, OnDuplicate
 from claimjobs.enqueue.notifier import Notifier
 from claimjobs.enqueue.rows import Chunk, RepeatableRows, Row, RowSizes, chunks, culprit
 from claimjobs.enqueue.unique_key import UniqueKey
-from claimjobs.errors import BadRow
+from claimjobs.errors import BadArgument, BadRow
+from claimjobs.job import key_of
 from claimjobs.report import Report
 from claimjobs.statements.insert import insert_rows
 from claimjobs.table.backend import Backend
@@ -57,8 +60,7 @@ class Enqueuer:
     ) -> None:
         """`patience`: for how many seconds a transaction of our own is tried again after a conflict."""
         self._engine = engine
-        self._roles = backend.source
-        self._dialect = backend.dialect
+        self._backend, self._roles, self._dialect = backend, backend.source, backend.dialect
         self.notifier = notifier
         self._patience = patience
         self._report = report
@@ -66,27 +68,38 @@ class Enqueuer:
         """The unique keys for which the database was asked."""
 
     def enqueue(
-        self, rows: Rows, caller: CallersTransaction | None, on_bad: OnBad | None, unique: tuple[str, ...]
+        self,
+        rows: Rows,
+        caller: CallersTransaction | None,
+        *,
+        on_bad: OnBad | None,
+        unique: tuple[str, ...],
+        on_duplicate: OnDuplicate = "skip",
     ) -> int:
         """Insert rows in the transaction of a caller, who commits; or else in one of our own, all or none. Returns how
-        many were inserted.
+        many were inserted, or changed because of `on_duplicate`.
 
         With `unique`, our own transaction is tried again after a conflict with another producer.
         """
         several = self._with_trace_context([rows] if isinstance(rows, Mapping) else rows)
+        if on_duplicate not in CHOICES or (on_duplicate != "skip" and not unique):
+            what = "goes with `unique`" if on_duplicate in CHOICES else "is unknown"
+            step = f"choose one of {', '.join(CHOICES)}, and give `unique`"
+            raise BadArgument(f"on_duplicate={on_duplicate!r} {what}: {step}")
         insert = Insert(self._roles, self._dialect, on_bad)
         if caller is not None:
             connection = connection_in(caller)
-            count = insert.insert_all(connection, several, self._key(connection, unique))
+            key = self._key(connection, unique)
+            count = insert.insert_all(connection, several, key, self._duplicates(key, on_duplicate))
             self.notifier.wake_after_commit(connection, count)
             return count
         if not unique:
-            return self._insert_and_commit(insert, several, unique)
+            return self._insert_and_commit(insert, several, unique, on_duplicate)
         repeatable = RepeatableRows(several)
         backoff, deadline = Backoff(FIRST_PAUSE, LONGEST_PAUSE, least=0.0), time.monotonic() + self._patience
         while True:
             try:
-                return self._insert_and_commit(insert, repeatable, unique)
+                return self._insert_and_commit(insert, repeatable, unique, on_duplicate)
             except sa.exc.DBAPIError as error:
                 kind = self._dialect.errors.transient_kind(error)
                 if repeatable.broken or kind not in CONFLICTS:
@@ -105,11 +118,14 @@ class Enqueuer:
         default = {column.name: context}
         return [{**default, **row} for row in rows] if _is_single(rows) else ({**default, **row} for row in rows)
 
-    def _insert_and_commit(self, insert: Insert, rows: Iterable[Row], unique: tuple[str, ...]) -> int:
+    def _insert_and_commit(
+        self, insert: Insert, rows: Iterable[Row], unique: tuple[str, ...], on_duplicate: OnDuplicate
+    ) -> int:
         with connected(self._engine) as own:
             if level := self._level(own, is_single=_is_single(rows), rereads=bool(unique)):
                 own.execution_options(isolation_level=level)
-            count = insert.insert_all(own, rows, self._key(own, unique))
+            key = self._key(own, unique)
+            count = insert.insert_all(own, rows, key, self._duplicates(key, on_duplicate))
             own.commit()
             if level != AUTOCOMMIT and self._dialect.switches_autocommit_freely:
                 with suppress(sa.exc.DBAPIError), raised_as_sqlalchemy_does(own):  # the rows are committed
@@ -133,6 +149,9 @@ class Enqueuer:
             self._keys[unique] = UniqueKey(connection, self._roles, unique, self._dialect)
         return self._keys.get(unique)
 
+    def _duplicates(self, key: UniqueKey | None, how: OnDuplicate) -> Duplicates | None:
+        return None if key is None or how == "skip" else Duplicates(self._backend, key, how)
+
 
 def _is_single(rows: Iterable[Row]) -> bool:
     """Whether one statement inserts them: it needs no transaction around it."""
@@ -144,6 +163,7 @@ class Insert:
 
     _connection: sa.Connection
     _key: UniqueKey | None
+    _duplicates: Duplicates | None
     _statement: sa.Insert
     _doubtful: list[BadRow] | None
     """Rows that were refused by an error that may be about every row; None: a row was inserted, so it is not."""
@@ -152,16 +172,20 @@ class Insert:
         """`on_bad` is called once for each row that does not fit; None: the first one raises its BadRow."""
         self._roles, self._table, self._dialect, self._on_bad = roles, roles.table, dialect, on_bad
         self._reported: set[int] = set()
+        self._tries: Counter[int] = Counter()
+        """How often each row was not inserted, and its job was gone afterwards."""
         self._sizes = RowSizes(dialect)
         self._prepared: dict[frozenset[str], Prepared | None] = {}
         self._copied: dict[frozenset[str], RowValues | None] = {}
 
-    def insert_all(self, connection: sa.Connection, rows: Iterable[Row], key: UniqueKey | None) -> int:
-        """Insert rows, but those whose unique key is in the table; return how many were inserted.
+    def insert_all(
+        self, connection: sa.Connection, rows: Iterable[Row], key: UniqueKey | None, duplicates: Duplicates | None
+    ) -> int:
+        """Insert rows, but those whose unique key is in the table; return how many were inserted, or changed.
 
         Rows before one that raises BadRow stay in the transaction: the caller decides whether to commit.
         """
-        self._connection, self._key, self._doubtful = connection, key, []
+        self._connection, self._key, self._duplicates, self._doubtful = connection, key, duplicates, []
         self._statement = insert_rows(self._roles) if key is None else key.insert
         inserted = 0
         for found in chunks(rows, self._roles, end_at_bad=self._on_bad is None):
@@ -182,11 +206,14 @@ class Insert:
     def _insert(self, chunk: Chunk) -> int:
         """Insert a chunk; return how many of its rows were inserted."""
         if self._key is not None and chunk:
-            if missing := self._key.missing_in(chunk.rows[0]):
+            missing = self._key.missing_in(chunk.rows[0])
+            lacks = None if self._duplicates is None else self._duplicates.lacks(chunk.rows[0])
+            if why := f"column {missing!r} of the unique key is missing" if missing else lacks:
                 for number, row in zip(chunk.numbers, chunk.rows, strict=True):
-                    self._tell(BadRow(number, f"column {missing!r} of the unique key is missing", row))
+                    self._tell(BadRow(number, why, row))
                 return 0
-            chunk = self._key.first_ones(chunk)
+            keeps_last = self._duplicates is not None and self._duplicates.keeps_last
+            chunk = self._key.distinct(chunk, keeps_last=keeps_last)
         inserted = self._try(chunk) if chunk else 0
         if not isinstance(inserted, int):
             return self._refused(chunk, inserted)
@@ -201,6 +228,10 @@ class Insert:
         try:
             self._sizes.check(self._connection, chunk.rows)
             with undoing(self._connection), self._in_utc():
+                if self._key is not None and self._dialect.skips_duplicates:
+                    rows = self._connection.execute(self._statement, [dict(row) for row in chunk.rows]).all()
+                    keys = set(map(key_of, rows))
+                    return len(keys) if len(keys) == len(chunk) else len(keys) + self._change(chunk, but=keys)
                 return self._write(chunk.rows)
         except (sa.exc.StatementError, *UNSENDABLE) as error:
             if isinstance(error, sa.exc.DBAPIError) and not self._may_be_of_a_row(error):
@@ -219,8 +250,6 @@ class Insert:
         """Write rows by COPY; or in one INSERT, or by the driver's `executemany`, both prepared once for all rows; or,
         if they are few, as SQLAlchemy does. Returns how many were inserted.
         """
-        if self._key is not None and self._dialect.skips_duplicates:
-            return len(self._connection.execute(self._statement, [dict(row) for row in rows]).all())
         if len(rows) < FEW or not (self._copy(rows) or self._write_prepared(rows)):
             self._connection.execute(self._statement, [dict(row) for row in rows])
         return len(rows)
@@ -273,7 +302,8 @@ class Insert:
             with self._in_utc():
                 new = self._key.new_ones(self._connection, chunk, refusal)
             if len(new) < len(chunk):
-                return self._insert(new)
+                there = chunk.only([number not in set(new.numbers) for number in chunk.numbers])
+                return self._change(there, but=()) + self._insert(new)
         if len(chunk) > 1:
             half = len(chunk) // 2
             return self._insert(chunk.part(slice(half))) + self._insert(chunk.part(slice(half, None)))
@@ -287,6 +317,32 @@ class Insert:
         if len(self._doubtful) == EVERY:
             self._raise_doubtful()
         return 0
+
+    def _change(self, chunk: Chunk, *, but: Container[Key]) -> int:
+        """Change the jobs that are there; return how many. Rows whose job is gone meanwhile are inserted."""
+        if self._duplicates is None:
+            return 0
+        try:
+            with undoing(self._connection), self._in_utc():
+                changed, gone = self._duplicates.change(self._connection, chunk, but=but)
+        except (sa.exc.StatementError, *UNSENDABLE) as error:
+            if isinstance(error, sa.exc.DBAPIError) and not self._may_be_of_a_row(error):
+                raise
+            if len(chunk) > 1:
+                half = len(chunk) // 2
+                return self._change(chunk.part(slice(half)), but=but) + self._change(
+                    chunk.part(slice(half, None)), but=but
+                )
+            row = chunk.rows[0]
+            bad = BadRow(chunk.numbers[0], culprit(row, self._table) or reason(error), row)
+            bad.__cause__ = error
+            self._tell(bad)
+            return 0
+        self._tries.update(gone.numbers)
+        for number, row in zip(gone.numbers, gone.rows, strict=True):
+            if self._tries[number] > TRIES:
+                self._tell(BadRow(number, "its unique key is in the table, but no row is found by these values", row))
+        return changed + self._insert(gone.only([self._tries[number] <= TRIES for number in gone.numbers]))
 
     def _raise_doubtful(self) -> None:
         """Raise the error by which each row was refused, if none was inserted: a missing column, for example."""

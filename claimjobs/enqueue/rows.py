@@ -25,9 +25,10 @@ MEANINGS: Final = {
     "owner_date": "since when a job is claimed, done or dead",
     "attempts": "how often a job has failed",
     "suspect": "whether a job is suspect",
+    "run_again": "whether a job runs once more",
 }
 """What the reserved columns say. A new row must not set them, or its job would never run."""
-FRESH: Final = {"attempts": (None, 0, "0"), "suspect": (None, 0, "0")}
+FRESH: Final = {"attempts": (None, 0, "0"), "suspect": (None, 0, "0"), "run_again": (None, 0, "0", False)}
 """The values that a row may have in them, because a new job has them anyway. In the other columns: NULL."""
 
 SMALL: Final = 100_000

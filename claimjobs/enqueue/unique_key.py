@@ -29,7 +29,7 @@ class UniqueKey:
                 raise ColumnMissing(roles.name, name, "enqueueing by a unique key", roles.quote)
             if roles.table.c[name] not in (*roles.key, *roles.payload):
                 raise not_unique_by(roles.name, name)
-        columns = tuple(roles.table.c[name] for name in names)
+        self.columns = columns = tuple(roles.table.c[name] for name in names)
         self._names, self._table, self._errors = tuple(column.name for column in columns), roles.table, dialect.errors
         self._indexes = _unique_indexes(connection, roles.table, set(names), dialect.primary)
         if not self._indexes:
@@ -47,14 +47,15 @@ class UniqueKey:
         """The first column of the key that rows of this shape lack."""
         return next((name for name in self._names if name not in row), None)
 
-    def first_ones(self, chunk: Chunk) -> Chunk:
-        """The first row of each key. Only the database finds rows that are equal by its collation."""
+    def distinct(self, chunk: Chunk, *, keeps_last: bool) -> Chunk:
+        """The first row of each key, or the last. Only the database finds rows that are equal by its collation."""
         seen: set[Hashable] = set()
         new: list[bool] = []
-        for values in map(self._values, chunk.rows):
+        step = -1 if keeps_last else 1
+        for values in map(self._values, chunk.rows[::step]):
             new.append(values is None or values not in seen)
             seen.add(values)
-        return chunk.only(new)
+        return chunk.only(new[::step])
 
     def new_ones(self, connection: sa.Connection, chunk: Chunk, refusal: Exception) -> Chunk:
         """The rows that are not in the table, as far as Python can tell, of a chunk that was refused for a duplicate.
@@ -65,8 +66,8 @@ class UniqueKey:
         """
         if len(chunk) == 1:
             return chunk.only([self._errors.refusing_index(refusal, self._table.name) not in self._indexes])
-        seen = self._read(connection, self._there, [self._given(row) for row in chunk.rows if self._values(row)])
-        found = set(map(_comparable, self._read(connection, self._there.with_for_update(read=True), seen)))
+        seen = self._read(connection, self._there, [self.given(row) for row in chunk.rows if self._values(row)])
+        found = set(map(self.comparable, self._read(connection, self._there.with_for_update(read=True), seen)))
         return chunk.only([self._values(row) not in found for row in chunk.rows])
 
     def _read(
@@ -75,19 +76,20 @@ class UniqueKey:
         keys = [each if len(each) > 1 else each[0] for each in values]
         return [tuple(row) for row in connection.execute(statement, {"values": keys})] if keys else []
 
-    def _given(self, row: Row) -> tuple[Any, ...]:
+    def given(self, row: Row) -> tuple[Any, ...]:
+        """The values of the key in a row."""
         return tuple(row[name] for name in self._names)
 
     def _values(self, row: Row) -> Hashable:
         """The values that Python compares; None where a value is NULL, because NULL equals nothing, or has no hash."""
-        given = self._given(row)
-        return None if None in given else _comparable(given)
+        given = self.given(row)
+        return None if None in given else self.comparable(given)
 
-
-def _comparable(values: Iterable[Any]) -> Hashable:
-    """The values, with instants in UTC, because not every column keeps the zone; None if a value has no hash."""
-    plain = tuple(in_utc(value) if isinstance(value, datetime) else value for value in values)
-    return plain if all(isinstance(value, Hashable) for value in plain) else None
+    @staticmethod
+    def comparable(values: Iterable[Any]) -> Hashable:
+        """The values, with instants in UTC, because not every column keeps the zone; None if a value has no hash."""
+        plain = tuple(in_utc(value) if isinstance(value, datetime) else value for value in values)
+        return plain if all(isinstance(value, Hashable) for value in plain) else None
 
 
 def _unique_indexes(

@@ -84,6 +84,7 @@ _TYPES: Final = {
     "attempts": "INTEGER NOT NULL DEFAULT 0",
     "last_error": "TEXT",
     "suspect": "INTEGER NOT NULL DEFAULT 0",
+    "run_again": "BOOLEAN NOT NULL DEFAULT FALSE",
 }
 
 

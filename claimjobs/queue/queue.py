@@ -19,6 +19,7 @@ from claimjobs.database.connect import engine_of
 from claimjobs.database.transactions import CallersTransaction, connection_in
 from claimjobs.dialects import Dialect
 from claimjobs.dialects.types import database_now
+from claimjobs.enqueue.duplicates import OnDuplicate
 from claimjobs.enqueue.enqueuer import OnBad, Rows
 from claimjobs.errors import BadArgument
 from claimjobs.errors.dropped import refuse_parameters
@@ -143,6 +144,7 @@ class Queue(QueueOperations):
         *,
         on_bad: OnBad | None = None,
         unique: str | Sequence[str] = (),
+        on_duplicate: OnDuplicate = "skip",
     ) -> int:
         """Insert jobs, given as one mapping of columns or an iterable of mappings; return how many were inserted. The
         commit wakes idle consumers.
@@ -159,12 +161,19 @@ class Queue(QueueOperations):
         `unique` names columns with a unique index (else UnfitTable). Rows whose values of them are in the table,
         in any state, are left out, also if another transaction is about to commit them. Without a connection, conflicts
         with such a transaction are tried again here; with one they may raise, like any conflict of your transaction.
+
+        With `on_duplicate` the jobs that are there are changed, and counted, too. "replace" writes the row into a job
+        that waits, which has all its attempts again; "postpone" writes its `run_at` there. "again" makes a done or dead
+        job unclaimed, and lets a claimed one run once more after its settle: that needs the column `run_again`. A job
+        that an open transaction holds is waited for. Raises ColumnMissing, and BadArgument with a side-car.
         """
         must_work_when_called(on_bad, "on_bad")
         backend = self._access.backend
         names = (unique,) if isinstance(unique, str) and unique else tuple(unique)
         with backend.tables_in_use.naming_what_is_missing(), tracing.span("enqueue", backend.source.name):
-            count = self._access.enqueuer.enqueue(rows, connection, on_bad, names)
+            count = self._access.enqueuer.enqueue(
+                rows, connection, on_bad=on_bad, unique=names, on_duplicate=on_duplicate
+            )
         self.report.enqueued += count
         self._consumer.restart_from_head()
         return count
@@ -176,17 +185,19 @@ class Queue(QueueOperations):
         *,
         on_bad: OnBad | None = None,
         unique: str | Sequence[str] = (),
+        on_duplicate: OnDuplicate = "skip",
     ) -> int:
         """As `enqueue`, for asyncio. With an AsyncSession or AsyncConnection the rows are part of its transaction, and
         you commit; without one a thread inserts and commits. Raises as `enqueue` does.
         """
+        how: dict[str, Any] = {"on_bad": on_bad, "unique": unique, "on_duplicate": on_duplicate}
         if connection is None:
-            return await in_thread(partial(self.enqueue, rows, on_bad=on_bad, unique=unique))
+            return await in_thread(partial(self.enqueue, rows, **how))
         if not hasattr(connection, "run_sync"):
             connection_in(connection)  # raises for what is no connection
             raise BadArgument("`aenqueue` was given no AsyncSession or AsyncConnection: give it one, or call `enqueue`")
         await in_thread(lambda: self._access.enqueuer)  # the first time it reads the table, by its own connection
-        return await connection.run_sync(lambda sync: self.enqueue(rows, sync, on_bad=on_bad, unique=unique))
+        return await connection.run_sync(lambda sync: self.enqueue(rows, sync, **how))
 
     # --- claiming --------------------------------------------------------------------------------------
 

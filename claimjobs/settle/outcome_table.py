@@ -19,7 +19,7 @@ from claimjobs.errors import WriteSwallowed
 from claimjobs.job import key_of
 from claimjobs.options import LEAVE, Finish
 from claimjobs.settle.outcomes import MANY, Outcomes
-from claimjobs.statements import owners, side_car
+from claimjobs.statements import duplicates, owners, side_car
 from claimjobs.statements import settle as statements
 from claimjobs.table.backend import Backend
 from claimjobs.table.roles import ColumnRoles
@@ -102,6 +102,15 @@ class OutcomeTable(ABC):
             group_size = outcomes.group_size or len(outcomes.suspects)
             yield Write(CompiledStatement(suspect)), {"claimjobs_keys": keys, "claimjobs_group_size": group_size}
 
+    def marked(self, connection: sa.Connection, outcomes: Outcomes) -> set[Key]:
+        """Those of the done and dead jobs, which are locked, that must run once more."""
+        del connection, outcomes
+        return set()
+
+    def renew(self) -> Write:
+        """The statement for jobs that run once more."""
+        raise NotImplementedError
+
     @abstractmethod
     def lock(self, connection: sa.Connection, me: int, taken_out: set[Key], keys: Sequence[Key]) -> set[Key]:
         """Lock the rows of these jobs: the keys of those for which outcomes may be written."""
@@ -139,6 +148,15 @@ class JobsTable(OutcomeTable):
         self._delete = Write(CompiledStatement(statements.delete(self.target)))
         self._keep = Write(CompiledStatement(statements.keep(self.target, now)))
         self._still_mine = statements.still_mine(self.target)
+        self._marked = None if self.roles.run_again is None else duplicates.marked(self.roles, self.dialect)
+        self._renew = Write(CompiledStatement(duplicates.renew(self.roles, self.dialect, now)))
+
+    def marked(self, connection: sa.Connection, outcomes: Outcomes) -> set[Key]:
+        ended = [*outcomes.done, *outcomes.dead]
+        return set() if self._marked is None else set(keys_for(connection, self._marked, ended))
+
+    def renew(self) -> Write:
+        return self._renew
 
     def finish(self, wanted: Finish | Literal["leave"] | None) -> Sequence[Write]:
         if wanted == LEAVE:

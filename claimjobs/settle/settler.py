@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import chain
 from typing import Any, Literal
 
 import sqlalchemy as sa
@@ -50,9 +51,14 @@ class Settler:
         self._table, self.record = table, table.record
         self._on_done, self._otherwise = on_done, otherwise
         self._still_due, self._ready = still_due, ready
-        self._locks_first = callable(on_done) or on_done == LEAVE or any(write.removes for write in self._usual)
-        """Whether jobs must be locked before the writes: if a function of the user's is called with them, or if the
-        write cannot ask whether the owner holds them.
+        self._locks_first = (
+            callable(on_done)
+            or on_done == LEAVE
+            or table.roles.run_again is not None
+            or any(write.removes for write in self._usual)
+        )
+        """Whether jobs must be locked before the writes: if a function of the user's is called with them, if they may
+        be marked to run again, or if the write cannot ask whether the owner holds them.
         """
         self.settle_batch = None if self._locks_first or not self._usual else table.with_claim_row(self._usual[0])
         """Settles a batch whose jobs are all done, and deletes its claim row. None: several statements do that."""
@@ -156,7 +162,11 @@ class Settler:
         If no owner in the row tells which, it raises WriteSwallowed instead; roll back then.
         """
         short: set[Key] = set()
-        for write, values in self._writes(connection, outcomes):
+        marked = self._table.marked(connection, outcomes)
+        again = [(self._table.renew(), {"claimjobs_keys": keys}) for keys in cut(marked, self._table.many)]
+        if marked:
+            outcomes = outcomes.only(set(outcomes.keys()) - marked)
+        for write, values in chain(again, self._writes(connection, outcomes)):
             keys = values["claimjobs_keys"]
             reached = write.statement.count(connection, {**values, **self.record.by(me)})
             if reached < len(keys) and self._table.must_reach(connection, write, reached, keys):

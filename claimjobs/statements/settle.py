@@ -10,6 +10,7 @@ import sqlalchemy as sa
 
 from claimjobs.dialects import Dialect, Key
 from claimjobs.statements.claim_rows import close
+from claimjobs.statements.duplicates import unmarked
 from claimjobs.statements.find import counted
 from claimjobs.table.claim_rows import ClaimRows
 from claimjobs.table.columns import DEAD, DONE, UNCLAIMED
@@ -151,7 +152,7 @@ def _guarded(write: Write, target: SettleGuard) -> Write:
 
 
 def _disowned(roles: ColumnRoles, status: str) -> dict[Any, Any]:
-    values = roles.state.becomes(status)
+    values = roles.state.becomes(status) | (unmarked(roles) if status == UNCLAIMED else {})
     if roles.owner_id is not None:
         values[roles.owner_id] = None
     if roles.owner_date is not None and roles.owner_date.nullable:  # a NOT NULL one keeps the time of the last change

@@ -17,7 +17,7 @@ STATES: Final = (UNCLAIMED, CLAIMED, DONE, DEAD)
 
 OURS: Final = ("status", "owner_id", "owner_date", "priority", "run_at", "attempts", "last_error", "suspect")
 """The roles whose columns each table of jobs has that claimjobs makes."""
-ROLES: Final = (*OURS, "traceparent")
+ROLES: Final = (*OURS, "run_again", "traceparent")
 """What a column can be, beside a part of the key."""
 BESIDE_CLAIMS: Final = ("key", "priority", "run_at")
 """What a map may say of a table that has a side-car."""
@@ -45,6 +45,8 @@ class Columns:
     attempts: str | None = "attempts"
     last_error: str | None = "last_error"
     suspect: str | None = "suspect"
+    run_again: str | None = "run_again"
+    """A boolean: whether a claimed job runs once more after its settle. See `enqueue(on_duplicate="again")`."""
     traceparent: str | None = None
     """Text, at least 55 characters: the trace context in which a job was enqueued, for OpenTelemetry."""
     states: Mapping[str, Any] | None = None

@@ -42,6 +42,7 @@ class ColumnRoles:
     attempts: Column | None
     last_error: Column | None
     suspect: Column | None
+    run_again: Column | None
     traceparent: Column | None
     states_named: bool = False
     """Whether a map names the values of the states."""

@@ -201,6 +201,21 @@ def test_what_is_there_already_stays_out(jobs: Backend, tmp_path: Path) -> None:
     assert there(jobs) == [f"{number:04}" for number in range(5)]
 
 
+def test_what_is_there_may_be_replaced(jobs: Backend) -> None:
+    jobs.run("CREATE UNIQUE INDEX once ON jobs (d)")
+    enqueued(jobs, "-", stdin=lines(*good(2)))
+    given = lines(*({**row, "e": "new"} for row in good(3)))
+    ended = enqueued(jobs, "-", "--unique", "d", "--on-duplicate", "replace", stdin=given)
+    assert (ended.code, ended.out) == (exits.OK, "3\n")
+    assert [row["e"] for row in jobs.rows()] == ["new"] * 3
+    ended = enqueued(jobs, "-", "--on-duplicate", "again", stdin=given)
+    assert (ended.code, ended.out) == (exits.USAGE, "")
+    assert "on_duplicate='again' goes with `unique`" in ended.err
+    ended = enqueued(jobs, "-", "--unique", "d", "--on-duplicate", "again", stdin=given)
+    assert ended.code == exits.TABLE
+    assert "ADD COLUMN run_again BOOLEAN NOT NULL DEFAULT FALSE" in ended.err
+
+
 def test_columns_that_no_unique_index_holds(one: Backend) -> None:
     ended = enqueued(one, "-", "--unique", "d", stdin=lines(*good(1)))
     assert (ended.code, there(one)) == (exits.TABLE, [])

@@ -1,0 +1,85 @@
+"""Jobs that an enqueue finds in the table by their unique key: lock them, and change them by their state."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import sqlalchemy as sa
+
+from claimjobs.dialects import Dialect
+from claimjobs.table.columns import UNCLAIMED
+from claimjobs.table.job_state import Column
+from claimjobs.table.roles import ColumnRoles
+
+
+def lock_there(roles: ColumnRoles, dialect: Dialect, unique: Sequence[Column]) -> sa.Select[Any]:
+    """Lock the jobs with one of the `values` of the columns `unique`: their keys, and then these columns."""
+    rows = sa.select(*roles.key, *unique).where(dialect.among(unique, "values"))
+    return rows.order_by(*roles.key).with_for_update(of=roles.table)
+
+
+def states(roles: ColumnRoles, dialect: Dialect, state: sa.ColumnElement[Any]) -> sa.Select[Any]:
+    """The states of the jobs `keys`, each before its key. Sent after they are locked, it sees the last claims."""
+    rows = sa.select(state.label("claimjobs_state"), *roles.key)
+    return dialect.restrict_to_keys(rows, roles.key, roles.key_index)
+
+
+def mark(roles: ColumnRoles, dialect: Dialect) -> sa.Update:
+    """Mark the claimed jobs `keys`, so that they run once more after their settle."""
+    values = {roles.need("run_again", "running a job once more"): _flag(roles, marked=True)}
+    return dialect.restrict_to_keys(sa.update(roles.table).values(values), roles.key, roles.key_index)
+
+
+def marked(roles: ColumnRoles, dialect: Dialect) -> sa.Select[Any]:
+    """Those of the jobs `keys` that are marked."""
+    rows = sa.select(*roles.key).where(roles.need("run_again", "settling a job") == _flag(roles, marked=True))
+    return dialect.restrict_to_keys(rows, roles.key, roles.key_index)
+
+
+def renew(roles: ColumnRoles, dialect: Dialect, now: sa.ColumnElement[Any]) -> sa.Update:
+    """Make the jobs `keys` unclaimed and due, as if they had never run."""
+    update = sa.update(roles.table).values({**_new(roles, now), **_disowned(roles)})
+    return dialect.restrict_to_keys(update, roles.key, roles.key_index)
+
+
+def overwrite(roles: ColumnRoles, now: sa.ColumnElement[Any], names: Iterable[str], *, renews: bool) -> sa.Update:
+    """Write these columns of a waiting job. For many: run it with the parameters of `overwriting` for each."""
+    columns = [roles.table.c[name] for name in names]
+    given: Mapping[Any, Any] = {
+        column: sa.bindparam(f"claimjobs_new_{number}", type_=column.type) for number, column in enumerate(columns)
+    }
+    is_key = (
+        column == sa.bindparam(f"claimjobs_key_{number}", type_=column.type) for number, column in enumerate(roles.key)
+    )
+    return sa.update(roles.table).where(*is_key).values({**(_new(roles, now) if renews else {}), **given})
+
+
+def overwriting(key: Any, values: Iterable[Any]) -> dict[str, Any]:
+    """The parameters of `overwrite`."""
+    parts = key if isinstance(key, tuple) else (key,)
+    by_key = {f"claimjobs_key_{number}": part for number, part in enumerate(parts)}
+    return by_key | {f"claimjobs_new_{number}": value for number, value in enumerate(values)}
+
+
+def unmarked(roles: ColumnRoles) -> dict[Any, Any]:
+    """The value of a job that runs anyway."""
+    return {} if roles.run_again is None else {roles.run_again: _flag(roles, marked=False)}
+
+
+def _new(roles: ColumnRoles, now: sa.ColumnElement[Any]) -> dict[Any, Any]:
+    """The values of a job that has not run yet."""
+    fresh = {roles.attempts: 0, roles.suspect: 0, roles.run_at: now, roles.last_error: None}
+    return {column: value for column, value in fresh.items() if column is not None} | unmarked(roles)
+
+
+def _disowned(roles: ColumnRoles) -> dict[Any, Any]:
+    date = roles.owner_date if roles.owner_date is not None and roles.owner_date.nullable else None
+    nobody = {column: None for column in (roles.owner_id, date) if column is not None}
+    return {**nobody, **roles.state.becomes(UNCLAIMED)}
+
+
+def _flag(roles: ColumnRoles, *, marked: bool) -> Any:
+    """The value of `run_again`, which may be a number."""
+    column = roles.run_again
+    return marked if column is not None and isinstance(column.type, sa.Boolean) else int(marked)
