@@ -32,6 +32,7 @@ NAMES = (
     "latency",
     "slow_handlers",
     "many_at_once",
+    "one_transaction",
     "with_handlers",
     "client",
     "candidates",

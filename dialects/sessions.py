@@ -50,6 +50,10 @@ class Sessions(Protocol):
         """The settings of the session by which the server ends an open transaction in which nothing happens, or that
         takes long, with their seconds. Empty: there is no such limit."""
 
+    def set_savepoint(self, cursor: Any, name: str, *, again: bool) -> None:
+        """Set a savepoint through a cursor of the driver. `again`: in place of the one with this name."""
+        cursor.execute(f"SAVEPOINT {name}")  # it replaces one with its name
+
     # --- connections of a driver -------------------------------------------------------------------------
 
     def connect_arguments(self, driver: str, seconds: int) -> dict[str, Any]:

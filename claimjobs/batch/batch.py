@@ -108,8 +108,10 @@ class Batch:
         with the outcomes, when the block is left. Do not commit, roll back or close it: the locks would be gone, and
         the settle raises NoOpenTransaction.
 
-        If a job fails or is released, its writes are undone, and those of the other jobs are committed. Raises
-        NoOpenTransaction unless the Queue was made with `hold="transaction"`.
+        If a job fails or is released, its writes are undone, and those of the other jobs are committed. So before the
+        first statement of a job a savepoint is set. A statement that you send through the driver's own connection is
+        not seen: read `batch.connection` in that job before. Raises NoOpenTransaction unless the Queue was made with
+        `hold="transaction"`.
         """
         return self._writes.connection
 

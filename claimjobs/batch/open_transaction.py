@@ -8,14 +8,15 @@ import threading
 import time
 import weakref
 from collections.abc import Iterator, Mapping
-from typing import Any
+from contextlib import closing
+from typing import Any, Final
 
 import sqlalchemy as sa
 from sqlalchemy.orm import Session
 
 from claimjobs.claim.strategy import ClaimResult
 from claimjobs.database.connection import Connector
-from claimjobs.database.error_translation import reason
+from claimjobs.database.error_translation import raised_as_sqlalchemy_does, reason
 from claimjobs.dialects.error_codes import LOST, READ_ONLY
 from claimjobs.errors import BatchRolledBack, CrossedFork, NoOpenTransaction, ReadOnly
 from claimjobs.options import Liveness
@@ -24,7 +25,9 @@ from claimjobs.settle.refusals import IsolatingSettle
 from claimjobs.signals import shielded
 from claimjobs.table.backend import Backend
 
-ENDED = "has no open transaction any more, because its handler committed, rolled back or closed it"
+JOB: Final = "claimjobs_job"
+"""The savepoint of a job."""
+ENDED: Final = "has no open transaction any more, because its handler committed, rolled back or closed it"
 
 
 class OpenTransaction(Connector):
@@ -120,10 +123,33 @@ class OpenTransaction(Connector):
         over = [f"{name} = {limit:g} s" for name, limit in self.limits.items() if limit <= seconds]
         return BatchRolledBack(gone.kind, lost_after=seconds, limit=over[0] if over else None)
 
+    def listen(self) -> None:
+        """Set the savepoint of a job before its first statement, until the transaction ends. A handler may have kept
+        the connection, so it need not ask for it.
+        """
+        sa.event.listen(self.connection, "before_cursor_execute", self._before_statement)
+
+    def _before_statement(self, *_: Any) -> None:
+        if self.batch is not None:
+            self.batch.save_job()
+
+    def set_savepoint(self, name: str, *, again: bool) -> None:
+        """As `Sessions.set_savepoint`."""
+        connection = self.connection
+        with self.or_gone(), raised_as_sqlalchemy_does(connection), closing(connection.connection.cursor()) as cursor:
+            self._dialect.sessions.set_savepoint(cursor, name, again=again)
+
+    def _stop_listening(self) -> None:
+        connection = self._connection
+        if connection is not None and sa.event.contains(connection, "before_cursor_execute", self._before_statement):
+            sa.event.remove(connection, "before_cursor_execute", self._before_statement)
+            connection._has_events = connection.engine._has_events  # else our own statements would be slower
+
     def close(self) -> None:
         """Roll back what is not committed. The connection stays for the next transaction."""
         transaction, self._transaction = self._transaction, None
         if transaction is not None:
+            self._stop_listening()
             with shielded():
                 with contextlib.suppress(sa.exc.SQLAlchemyError):  # the server rolls back when a connection breaks
                     transaction.close()
@@ -186,7 +212,8 @@ class HandlerWrites:
 
 
 class BatchTransaction(HandlerWrites):
-    """What the jobs of one batch write: a savepoint for each job, made as soon as the connection is used.
+    """What the jobs of one batch write: a savepoint for each job, set before its first statement, in place of the one
+    of the job before. SQLAlchemy's own would be two round trips more for each job.
 
     Two more savepoints are made before those. The outer one undoes the whole batch. The inner one shows whether the
     transaction is intact: it is released before the settle writes, and the release fails if the server has rolled the
@@ -200,7 +227,10 @@ class BatchTransaction(HandlerWrites):
         self.transaction = transaction
         self._process = os.getpid()
         self._working = False
-        self._job: sa.NestedTransaction | None = None
+        self._wrote = False
+        """Whether the current job has its savepoint, because something was sent for it."""
+        self._is_set = False
+        """Whether the savepoint of this job, or of one before, is set."""
         self._whole: sa.NestedTransaction | None = None
         self._intact: sa.NestedTransaction | None = None
         self._sessions: list[Session] = []
@@ -219,9 +249,16 @@ class BatchTransaction(HandlerWrites):
         if self._whole is None:
             self._whole = connection.begin_nested()
             self._intact = connection.begin_nested()
-        if self._working and self._job is None:
-            self._job = connection.begin_nested()
+            self.transaction.listen()
+        self.save_job()
         return connection
+
+    def save_job(self) -> None:
+        """Set the savepoint of the current job, if it has none yet. It takes the place of the one of the job before."""
+        if self._working and not self._wrote:
+            self._wrote = True
+            self._own.set_savepoint(JOB, again=self._is_set)
+            self._is_set = True
 
     def session(self, **options: Any) -> Session:
         usual = {"join_transaction_mode": "create_savepoint", "expire_on_commit": False}
@@ -230,27 +267,28 @@ class BatchTransaction(HandlerWrites):
         return session
 
     def begin_job(self) -> None:
-        if self._whole is not None:  # a handler may have kept the connection, and use it without `connection`
-            self._flush()
-            self._job = self._own.connection.begin_nested()
+        self._flush()
         self._working = True
 
     def keep_job(self) -> bool:
-        if self._job is not None:
-            self._flush()
-            with self._own.or_gone():
-                self._job.commit()
-        wrote, self._job, self._working = self._job is not None, None, False
+        self._flush()
+        wrote, self._wrote, self._working = self._wrote, False, False
         return wrote
 
     def undo_job(self) -> None:
-        self._roll_back(self._job)
-        self._job, self._working = None, False
+        wrote, self._wrote, self._working = self._wrote, False, False
+        if wrote or self._sessions:
+            with self._own.or_gone(), contextlib.suppress(BatchRolledBack, NoOpenTransaction):  # the settle raises them
+                for session in self._sessions:
+                    session.rollback()
+                if wrote:
+                    self._own.connection.exec_driver_sql(f"ROLLBACK TO SAVEPOINT {JOB}")
 
     def undo_all(self) -> bool:
         self._roll_back(self._intact)  # SQLAlchemy wants the inner one first
         self._roll_back(self._whole)
         wrote, self._whole, self._intact = self._whole is not None, None, None
+        self._wrote = self._is_set = False
         return wrote
 
     def commit(self, settling: IsolatingSettle, *, with_savepoint: bool) -> None:
@@ -275,10 +313,11 @@ class BatchTransaction(HandlerWrites):
                     savepoint.rollback()
 
     def _flush(self) -> None:
-        """Write what the sessions still have for the current job, and end their savepoints before the job's own."""
-        with self._own.or_gone():
-            for session in self._sessions:
-                session.commit()
+        """Write what the sessions still have for the current job, and end their savepoints."""
+        if self._sessions:
+            with self._own.or_gone():
+                for session in self._sessions:
+                    session.commit()
 
     @property
     def _own(self) -> OpenTransaction:

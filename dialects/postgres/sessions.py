@@ -51,6 +51,10 @@ class PostgresSessions(Sessions):
     forget_plans = sa.text("DISCARD PLANS")
     knows_start_exactly = True
 
+    def set_savepoint(self, cursor: Any, name: str, *, again: bool) -> None:
+        # It would stand above one with its name. Two statements cannot be prepared as one.
+        cursor.execute(f"RELEASE {name}; SAVEPOINT {name}" if again else f"SAVEPOINT {name}", prepare=False)
+
     def connect_arguments(self, driver: str, seconds: int) -> dict[str, Any]:
         # The default is the database's encoding. That of SQL_ASCII is none: the driver gives bytes for texts.
         return {**super().connect_arguments(driver, seconds), "client_encoding": "utf8"}

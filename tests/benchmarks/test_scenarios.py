@@ -33,13 +33,24 @@ TINY: dict[str, dict[str, Any]] = {
     "round_trip": {"jobs": 800, "delays_ms": [1]},
     "latency": {"delays_ms": [1.0], "batch": [10], "consumers": [1], "jobs": 100},
     "slow_handlers": {"milliseconds": [1], "batch": [100], "batches": [3]},
+    "one_transaction": {"batch": [10], "jobs": 40, "repeat": 1},
     "many_at_once": {"at_once": [3], "jobs": 6, "quick_jobs": 60, "mails": 4, "repeat": 1},
     "with_handlers": {"consumers": [2], "handler_ms": [10], "batch": [10], "seconds": 1},
     "client": {"jobs": 300, "repeat": 1},
     "candidates": {"rows": 600, "one_of": [3]},
 }
 ON_EACH = {"order", "held_snapshot", "backlog", "idle", "enqueue"}  # which have SQL of their own
-WITHOUT_THE_LOOP = {"pickup", "idle", "enqueue", "client", "latency", "with_handlers", "many_at_once", "candidates"}
+WITHOUT_THE_LOOP = {
+    "pickup",
+    "idle",
+    "enqueue",
+    "client",
+    "latency",
+    "one_transaction",
+    "with_handlers",
+    "many_at_once",
+    "candidates",
+}
 
 
 def test_each_scenario_has_a_size_for_the_tests() -> None:

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 import sqlalchemy as sa
-from sqlalchemy.orm import DeclarativeBase, Session
+from sqlalchemy.orm import DeclarativeBase, Session, registry
 
 from claimjobs import Batch, Queue
 from claimjobs.errors import BatchMisused
@@ -143,6 +143,46 @@ def test_a_handler_that_writes_elsewhere_pays_for_no_savepoint(backend: Backend,
                 pass
         phases = ["SELECT"] if backend.has("lock of what is found") else ["SELECT", "SELECT"]
         assert [sql.split()[0] for sql in sent] == [*phases, "DELETE", "COMMIT"]
+
+
+class Effect:
+    """A row of `effects`, for a session."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+
+registry().map_imperatively(Effect, EFFECTS, primary_key=[EFFECTS.c.name])
+
+
+def test_only_a_job_that_writes_has_a_savepoint_and_it_replaces_the_one_before(backend: Backend, queue: Queue) -> None:
+    queue.enqueue(jobs(6))
+    with queue.claim() as batch:
+        kept = batch.connection
+        kept.execute(sa.insert(EFFECTS), {"name": "for all"})
+        with counted(backend.engine) as sent:
+            for job in batch:
+                if job.d in ("0001", "0003", "0004"):
+                    kept.execute(sa.insert(EFFECTS), {"name": job.d})
+                if job.d in ("0002", "0003"):
+                    batch.fail(job, "wrong", retry=False)
+        one_by_one = [sql.split()[0] for sql in sent]
+        assert one_by_one == ["INSERT", "INSERT", "ROLLBACK", "INSERT"], "those of the jobs go through the driver"
+    assert effects(backend) == ["0001", "0004", "for all"]
+    assert [row["status"] for row in backend.rows()] == ["dead", "dead"]
+
+
+def test_what_a_session_had_not_flushed_for_a_failed_job_is_not_written_for_the_next(
+    backend: Backend, queue: Queue
+) -> None:
+    queue.enqueue(jobs(3))
+    with queue.claim() as batch:
+        session = batch.session()
+        for job in batch:
+            session.add(Effect(name=job.d))
+            if job.d == "0001":
+                batch.fail(job, "wrong", retry=False)
+    assert effects(backend) == ["0000", "0002"]
 
 
 # --- one transaction ---------------------------------------------------------------------------------------
