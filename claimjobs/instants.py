@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import re
+from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from typing import Final
 
 EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
+UNITS: Final = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days", "w": "weeks"}
+"""The units of durations, for `timedelta`."""
 LONGEST: Final = timedelta(days=365_000)
 """A thousand years: no database holds an instant that is older."""
 
@@ -23,6 +27,14 @@ def next_whole(instant: datetime, every: timedelta = timedelta(hours=1)) -> date
     if every <= timedelta(0):
         raise ValueError(f"steps of {every} do not advance: give a positive timedelta")
     return EPOCH + ((instant - EPOCH) // every + 1) * every
+
+
+def duration_of(text: str) -> timedelta | None:
+    """A number and a unit: 90s, 15m, 12h, 7d, 2w. None: it is none, or too long."""
+    found = re.fullmatch(r"(\d+(?:\.\d+)?)([smhdw])", text.strip())
+    with suppress(OverflowError):
+        return None if found is None else timedelta(**{UNITS[found[2]]: float(found[1])})
+    return None
 
 
 def in_utc(instant: datetime) -> datetime:

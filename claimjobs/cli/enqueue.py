@@ -8,6 +8,7 @@ import json
 import time
 from array import array
 from collections.abc import Iterator
+from datetime import datetime
 from typing import Any, BinaryIO, Final
 
 import click
@@ -19,6 +20,8 @@ from claimjobs.cli.queue_options import Target, queue_options
 from claimjobs.cli.values import parsed_json, value_for
 from claimjobs.enqueue.duplicates import CHOICES, OnDuplicate
 from claimjobs.errors import BadRow
+from claimjobs.queue.queue import Queue
+from claimjobs.signals import stop_on_signals
 
 LONGEST_FIELD: Final = 64 * 2**20
 """The most characters of a CSV field: a missing closing quote must not read the whole file into memory."""
@@ -56,6 +59,11 @@ def _columns(_context: click.Context, _option: click.Parameter, given: str | Non
     help="What happens to jobs that --unique finds: nothing; or one that waits is written anew, or waits until this "
     "row's run_at; or one that is claimed, done or dead runs again.",
 )
+@click.option(
+    "--every", metavar="SCHEDULE", help="Enqueue the rows at each tick: an interval (15m), or cron's five fields."
+)
+@click.option("--tick", metavar="COLUMN", help="The column of --unique that gets the tick of --every.")
+@click.option("--zone", default="UTC", metavar="NAME", help="The time zone of --every, such as Europe/Berlin.")
 @queue_options
 @click.pass_context
 def enqueue(
@@ -65,6 +73,9 @@ def enqueue(
     format_: str | None,
     unique: tuple[str, ...],
     on_duplicate: OnDuplicate,
+    every: str | None,
+    tick: str | None,
+    zone: str,
 ) -> None:
     """Enqueue each row of FILE (- is standard input) as a job, and print how many.
 
@@ -78,16 +89,25 @@ def enqueue(
     enqueued (exit code 5 then). After any other error none is enqueued. With --unique the same file can be enqueued
     again: rows that are there already stay as they are.
 
+    With --every the rows are enqueued again for each tick of a schedule, until the command is stopped. It may run in
+    any number of processes: --unique with the column --tick makes that each tick is enqueued once. The rows of a
+    tick are there before it, and wait for it.
+
     \b
     Examples:
       claimjobs enqueue jobs.jsonl
+      claimjobs enqueue reports.jsonl --every "0 6 * * 1" --unique name,due --tick due
       claimjobs enqueue jobs.csv --unique d,e
       tail -n +1000 jobs.jsonl | claimjobs enqueue -
     """
+    if (every is None) != (tick is None) or (every and not unique):
+        raise click.UsageError("a schedule needs --every, --tick and --unique: give all three")
     is_csv = format_ == "csv" if format_ else str(getattr(file, "name", "-")).lower().endswith(".csv")
     began = time.monotonic()
     with target.queue() as queue:
         rows = FileRows(file, queue.table, is_csv=is_csv)
+        if every is not None and tick is not None:
+            context.exit(_enqueue_every(queue, rows, every, tick=tick, unique=unique, zone=zone))
         try:
             enqueued = queue.enqueue(rows, on_bad=rows.report_bad, unique=unique, on_duplicate=on_duplicate)
         except BaseException as error:
@@ -100,6 +120,26 @@ def enqueue(
     say(f"{number(enqueued, 'row')} enqueued in {time.monotonic() - began:.1f} s{known}{unfit}")
     data(enqueued)
     context.exit(exits.INPUT if rows.bad else exits.OK)
+
+
+def _enqueue_every(queue: Queue, rows: FileRows, every: str, **how: Any) -> int:
+    """Enqueue the rows at each tick, until a signal. Returns the exit code."""
+    template = list(rows)
+    if rows.bad:
+        say("nothing is enqueued: correct these lines first")
+        return exits.INPUT
+    total = 0
+
+    def on_tick(tick: datetime, count: int) -> None:
+        nonlocal total
+        total += count
+        by = f"{number(count, 'row')} enqueued" if count else "enqueued by another process"
+        say(f"{tick:%Y-%m-%dT%H:%M:%SZ}: {by}")
+
+    with stop_on_signals(queue):
+        queue.enqueue_every(every, template, on_tick=on_tick, **how)
+    data(total)
+    return exits.OK
 
 
 class FileRows:

@@ -6,7 +6,6 @@ SQLAlchemy is not imported here: it is slow to import, and `claimjobs --help` ne
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Callable
 from datetime import timedelta
 from pathlib import Path
@@ -16,6 +15,7 @@ import click
 from click.core import ParameterSource
 
 from claimjobs.cli.console import URLS
+from claimjobs.instants import duration_of
 
 AnyCommand = Callable[..., Any]
 AnyOption = Callable[[AnyCommand], AnyCommand]
@@ -54,8 +54,6 @@ if TYPE_CHECKING:
 else:
     Parameter = click.ParamType  # generic since click 8.4
 
-UNITS: Final = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days", "w": "weeks"}
-
 
 class Duration(Parameter):
     """A number and a unit: 90s, 15m, 12h, 7d, 2w."""
@@ -63,13 +61,11 @@ class Duration(Parameter):
     name = "duration"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> timedelta:
-        found = re.fullmatch(r"(\d+(?:\.\d+)?)([smhdw])", value.strip())
+        found = duration_of(value)
         if found is None:
-            self.fail(f"{value!r} is no duration: write a number and a unit, such as 90s, 15m, 12h, 7d or 2w")
-        try:
-            return timedelta(**{UNITS[found[2]]: float(found[1])})
-        except OverflowError:
-            self.fail(f"{value!r} is too long: give less than {timedelta.max.days:,}d")
+            most = f"{timedelta.max.days:,}d"
+            self.fail(f"{value!r} is no duration below {most}: write a number and a unit, such as 90s, 15m, 12h or 2w")
+        return found
 
 
 # --- environment variables -----------------------------------------------------------------------------------

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator, Callable, Generator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
+from datetime import datetime, timedelta
 from functools import partial
 from typing import TYPE_CHECKING, Any, Never, Self
 
@@ -21,6 +22,8 @@ from claimjobs.dialects import Dialect
 from claimjobs.dialects.types import database_now
 from claimjobs.enqueue.duplicates import OnDuplicate
 from claimjobs.enqueue.enqueuer import OnBad, Rows
+from claimjobs.enqueue.recurring import OnTick, RecurringRows
+from claimjobs.enqueue.schedule import Schedule
 from claimjobs.errors import BadArgument
 from claimjobs.errors.dropped import refuse_parameters
 from claimjobs.job import Job
@@ -198,6 +201,36 @@ class Queue(QueueOperations):
             raise BadArgument("`aenqueue` was given no AsyncSession or AsyncConnection: give it one, or call `enqueue`")
         await in_thread(lambda: self._access.enqueuer)  # the first time it reads the table, by its own connection
         return await connection.run_sync(lambda sync: self.enqueue(rows, sync, **how))
+
+    def enqueue_every(
+        self,
+        schedule: str | timedelta,
+        rows: Rows | Callable[[datetime], Rows],
+        *,
+        tick: str,
+        unique: str | Sequence[str],
+        zone: str = "UTC",
+        on_tick: OnTick | None = None,
+    ) -> None:
+        """Enqueue rows for each tick of a schedule until `stop`, in any number of processes: each tick once.
+
+        `schedule`: a cron expression such as "0 6 * * 1", in this time zone; or an interval, as a timedelta or as
+        "15m". `rows`: as of `enqueue`, or a function of the tick that returns them. `tick` names the column that gets
+        the tick, in UTC. It is one of the columns `unique`, which have a unique index, so that one process inserts.
+
+        The rows of a tick are inserted when the tick before is over, with the tick as their `run_at`. So they wait in
+        the table, and are there also if no process runs at the tick itself. The time is the database's. A tick that
+        begins while no process runs, and none had run since the tick before, is left out; if the database's clock is
+        set back, a process goes on after the last tick that it knows. An outage is waited for. `on_tick` is called with
+        each tick, and how many rows this process has inserted for it.
+
+        Raises BadArgument, ColumnMissing for a table without `run_at`, and as `enqueue`.
+        """
+        names = (unique,) if isinstance(unique, str) else tuple(unique)
+        plan, source = Schedule(schedule, zone), self._access.backend.source
+        recurring = RecurringRows(source, plan, rows, tick=tick, unique=names)
+        with self._access.connector() as connector:
+            recurring.run(self._access.enqueuer, connector, self._control, on_tick or (lambda _tick, _count: None))
 
     # --- claiming --------------------------------------------------------------------------------------
 

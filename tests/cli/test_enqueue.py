@@ -15,6 +15,7 @@ import sqlalchemy as sa
 
 from claimjobs import job_table, tracing
 from claimjobs.cli import exits
+from claimjobs.dialects.types import Instant
 from tests.backends import Backend, wait_for
 from tests.cli.command import Ended, claimjobs, mapped
 
@@ -254,6 +255,51 @@ def test_ctrl_c_leaves_nothing_half_done(jobs: Backend) -> None:
     assert b"interrupted" in err
     assert b"nothing is enqueued" in err
     assert jobs.rows() == []
+
+
+def test_rows_of_a_schedule_are_enqueued_until_a_signal(database: Backend) -> None:
+    reports = job_table(
+        "reports",
+        sa.MetaData(),
+        sa.Column("name", sa.String(20), nullable=False),
+        sa.Column("due", Instant(), nullable=False),
+        unique=("name", "due"),
+    )
+    database.make(reports)
+    how = ("--table", "reports", "--every", "1s", "--unique", "name,due", "--tick", "due")
+    command = [sys.executable, "-m", "claimjobs", "enqueue", "-", *how]
+    environment = {**os.environ, "CLAIMJOBS_URL": database.url}
+    with subprocess.Popen(
+        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment
+    ) as process:
+        assert process.stdin is not None
+        process.stdin.write(lines({"name": "daily"}))
+        process.stdin.close()
+        process.stdin = None
+        database.wait_for(lambda: len(database.rows(reports)) >= 2, "two ticks have their rows")
+        process.send_signal(signal.SIGTERM)
+        out, err = process.communicate(timeout=120)
+    rows = len(database.rows(reports))
+    assert (process.returncode, out) == (exits.OK, f"{rows}\n".encode()), err
+    assert err.count(b"Z: 1 row enqueued\n") == rows
+    assert len({row["due"] for row in database.rows(reports)}) == rows
+
+
+def test_a_schedule_that_cannot_be_kept_is_refused_at_once(one: Backend) -> None:
+    one.run("CREATE UNIQUE INDEX once ON jobs (d)")
+    for words, code, said in (
+        (("--every", "15m"), exits.USAGE, "give all three"),
+        (("--tick", "d", "--unique", "d"), exits.USAGE, "give all three"),
+        (("--every", "often", "--tick", "d", "--unique", "d"), exits.USAGE, "'often' is no schedule"),
+        (("--every", "1h", "--tick", "d", "--unique", "d", "--zone", "Mars"), exits.USAGE, "is no time zone"),
+    ):
+        ended = enqueued(one, "-", *words, stdin=lines(*good(1)))
+        assert (ended.code, ended.out) == (code, "")
+        assert said in ended.err
+    ended = enqueued(one, "-", "--every", "1h", "--tick", "d", "--unique", "d", stdin=b"no json\n")
+    assert (ended.code, ended.out) == (exits.INPUT, "")
+    assert "correct these lines first" in ended.err
+    assert one.rows() == []
 
 
 def jobs_uncommitted(backend: Backend) -> Any:

@@ -23,7 +23,7 @@ EVERY = every()
 @pytest.mark.each_value("line", "it costs next to nothing")
 def test_the_line_parses(line: Shown, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    for name in ("jobs.jsonl", "jobs.csv", "news.csv", "letters.csv", "orders.toml"):
+    for name in ("jobs.jsonl", "jobs.csv", "news.csv", "letters.csv", "reports.jsonl", "orders.toml"):
         Path(name).touch()
     rest = [word for word in line.words if word not in ("-v", "--verbose")]
     while rest[0].startswith("--"):  # an option before the command's name, and its value
