@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from claimjobs.errors import ClaimjobsError, Fail, RetryLater
     from claimjobs.instants import next_whole
     from claimjobs.job import Done, Job
-    from claimjobs.options import Liveness, Retry
+    from claimjobs.options import Liveness, Retry, SideCar
     from claimjobs.queue.map_file import read_map
     from claimjobs.queue.queue import Queue
     from claimjobs.signals import stop_on_signals
@@ -37,6 +37,7 @@ __all__ = [
     "Queue",
     "Retry",
     "RetryLater",
+    "SideCar",
     "database_url",
     "include_object",
     "job_table",
@@ -60,6 +61,7 @@ _MODULES = {
     "Locking": "claim.locking",
     "Queue": "queue.queue",
     "Retry": "options",
+    "SideCar": "options",
     "RetryLater": "errors",
     "database_url": "embedded.server",
     "include_object": "table.definitions",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final, Literal, get_args
 
@@ -113,6 +114,16 @@ SIDE_CAR: Final = "_claims"
 
 
 ONE_WAY: Final = "with a side-car a lease holds each claim, which is recorded as one row for its batch"
+
+
+@dataclass(frozen=True)
+class SideCar:
+    """A second table for what becomes of jobs, whose own table is not altered: `Queue(side_car=SideCar(...))`."""
+
+    also_writes: Sequence[str] = ()
+    """Columns of the user's table whose values `Batch.done(job, **columns)` writes there."""
+    name: str | bool = True
+    """Of the second table; True: the name of the user's table with `_claims`."""
 
 
 def is_per_batch(claims: ClaimsKind | None, hold: HoldKind, side_car: str | bool) -> bool:

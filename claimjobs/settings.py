@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -43,6 +44,8 @@ class Settings:
     claims: ClaimsKind | None
     """None: the default, see `options.is_per_batch`."""
     side_car: str | bool
+    also_writes: Sequence[str]
+    """Columns of the user's table that are written beside the side-car."""
     retry: Retry
     liveness: Liveness
     on_done: OnDone | None
@@ -66,7 +69,7 @@ class Settings:
             )
         if not isinstance(self.side_car, (str, bool)):
             raise ValueError(  # noqa: TRY004
-                f"side_car={self.side_car!r}: give True, False, or the name of the second table"
+                f"side_car={self.side_car!r}: give True, False, the name of the second table, or a SideCar"
             )
         if self.side_car and self.on_done == LEAVE:
             raise ValueError("on_done='leave' is not for a side-car, which knows by its key what is done: leave it out")

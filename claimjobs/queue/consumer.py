@@ -107,7 +107,7 @@ class Consumer:
         # A transaction that holds jobs has begun long ago, so the time of its beginning is too old.
         lasts = not chosen.by_lease and isinstance(chosen.now, database_now)
         return Settler(
-            outcome_table(backend, self._record, statement_now() if lasts else chosen.now),
+            outcome_table(backend, self._record, statement_now() if lasts else chosen.now, chosen.also_writes),
             on_done,
             otherwise=self.access.default_finish if callable(on_done) else None,
             still_due=still_due,

@@ -27,7 +27,7 @@ from claimjobs.enqueue.schedule import Schedule
 from claimjobs.errors import BadArgument
 from claimjobs.errors.dropped import refuse_parameters
 from claimjobs.job import Job
-from claimjobs.options import ClaimsKind, HoldKind, Liveness, Retry
+from claimjobs.options import ClaimsKind, HoldKind, Liveness, Retry, SideCar
 from claimjobs.queue.access import Access
 from claimjobs.queue.batch_loop import BatchLoop, BatchSource, Drain
 from claimjobs.queue.consumer import Consumer
@@ -101,7 +101,7 @@ class Queue(QueueOperations):
         locking: Locking | None = None,
         hold: HoldKind = "lease",
         claims: ClaimsKind | None = None,
-        side_car: str | bool = False,
+        side_car: str | bool | SideCar = False,
         retry: Retry | None = None,
         liveness: Liveness | None = None,
         on_done: OnDone | None = None,
@@ -124,7 +124,8 @@ class Queue(QueueOperations):
             locking=locking,
             hold=hold,
             claims=claims,
-            side_car=side_car,
+            side_car=side_car.name if isinstance(side_car, SideCar) else side_car,
+            also_writes=side_car.also_writes if isinstance(side_car, SideCar) else (),
             retry=retry or Retry(),
             liveness=liveness or Liveness(),
             on_done=on_done,

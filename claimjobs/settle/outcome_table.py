@@ -15,7 +15,7 @@ from claimjobs.claim.record import ClaimRecord
 from claimjobs.database.compiled_statement import CompiledStatement
 from claimjobs.dialects import Dialect, Key
 from claimjobs.dialects.types import database_now
-from claimjobs.errors import WriteSwallowed
+from claimjobs.errors import BadArgument, ColumnMissing, WriteSwallowed
 from claimjobs.job import key_of
 from claimjobs.options import LEAVE, Finish
 from claimjobs.settle.outcomes import MANY, Outcomes
@@ -66,14 +66,23 @@ class OutcomeTable(ABC):
     def finish(self, wanted: Finish | Literal["leave"] | None) -> Sequence[Write]:
         """The statements for done jobs."""
 
+    @property
+    @abstractmethod
+    def result_columns(self) -> Sequence[str]:
+        """The columns of the user's that can be written with jobs that are done and kept."""
+
+    @abstractmethod
+    def keep_with(self, columns: Mapping[Key, Mapping[str, Any]]) -> Sequence[Write]:
+        """The statements that keep done jobs with these values of the same columns."""
+
     def kept_with(self, columns: Mapping[Key, Mapping[str, Any]]) -> Iterator[tuple[Write, dict[str, Any]]]:
         """The statements that keep done jobs with these values of other columns, each with its parameters."""
         alike: defaultdict[tuple[str, ...], list[Key]] = defaultdict(list)
         for key, given in columns.items():
             alike[tuple(sorted(given))].append(key)
         for keys in (some for each in alike.values() for some in cut(each, FEW)):
-            statement = statements.keep(self.target, self._now, {key: columns[key] for key in keys})
-            yield Write(CompiledStatement(statement)), {"claimjobs_keys": keys}
+            writes = self.keep_with({key: columns[key] for key in keys})
+            yield from ((write, {"claimjobs_keys": keys}) for write in writes)
 
     def with_claim_row(self, write: Write) -> sa.Delete | sa.Update | None:
         """A statement for done jobs, which deletes their claim row, too; None where none can do both."""
@@ -151,6 +160,13 @@ class JobsTable(OutcomeTable):
         self._marked = None if self.roles.run_again is None else duplicates.marked(self.roles, self.dialect)
         self._renew = Write(CompiledStatement(duplicates.renew(self.roles, self.dialect, now)))
 
+    @property
+    def result_columns(self) -> Sequence[str]:
+        return [column.name for column in self.roles.payload]
+
+    def keep_with(self, columns: Mapping[Key, Mapping[str, Any]]) -> Sequence[Write]:
+        return (Write(CompiledStatement(statements.keep(self.target, self._now, columns))),)
+
     def marked(self, connection: sa.Connection, outcomes: Outcomes) -> set[Key]:
         ended = [*outcomes.done, *outcomes.dead]
         return set() if self._marked is None else set(keys_for(connection, self._marked, ended))
@@ -192,8 +208,17 @@ class JobsTable(OutcomeTable):
 class SideCarTable(OutcomeTable):
     """In the side-car of a table that must not be altered. A claim has written no row of it."""
 
-    def __init__(self, backend: Backend, record: ClaimRecord, now: sa.ColumnElement[Any]) -> None:
+    def __init__(
+        self, backend: Backend, record: ClaimRecord, now: sa.ColumnElement[Any], also_writes: Sequence[str]
+    ) -> None:
+        """`also_writes`: columns of the user's table. Raises ColumnMissing, and BadArgument for one of the key."""
         super().__init__(backend, record, now)
+        self._result_columns, source = also_writes, backend.source
+        for column in also_writes:
+            if column not in source.columns:
+                raise ColumnMissing(source.name, column, "SideCar(also_writes=...)", source.quote)
+            if column in {part.name for part in source.key}:
+                raise BadArgument(f"column {column!r} of table {source.name!r} is part of its key: leave out this one")
         self._pair = pair = side_car.SideCarJoin(backend.source, self.roles, self.dialect, now)
         self._keep = Write(CompiledStatement(side_car.finish(pair)))
         self._delete = Write(CompiledStatement(statements.delete(self.target)), may_miss=True)
@@ -204,6 +229,13 @@ class SideCarTable(OutcomeTable):
 
     def finish(self, wanted: Finish | Literal["leave"] | None) -> Sequence[Write]:
         return (self._keep,) if wanted == "keep" else (self._delete, self._remove)
+
+    @property
+    def result_columns(self) -> Sequence[str]:
+        return self._result_columns
+
+    def keep_with(self, columns: Mapping[Key, Mapping[str, Any]]) -> Sequence[Write]:
+        return Write(CompiledStatement(side_car.also_write(self._pair, columns)), may_miss=True), self._keep
 
     def failures(self, outcomes: Outcomes) -> Iterator[tuple[Write, dict[str, Any]]]:
         yield from ((self._note, {"claimjobs_keys": keys}) for keys in cut(outcomes.errors, self.many))
@@ -236,10 +268,14 @@ class SideCarTable(OutcomeTable):
         return self.left_behind.with_only_columns(*self._pair.source.key)
 
 
-def outcome_table(backend: Backend, record: ClaimRecord, now: sa.ColumnElement[Any] | None = None) -> OutcomeTable:
-    """Where the outcomes of a queue are written."""
-    kind = JobsTable if backend.user_table is None else SideCarTable
-    return kind(backend, record, database_now() if now is None else now)
+def outcome_table(
+    backend: Backend, record: ClaimRecord, now: sa.ColumnElement[Any] | None = None, also_writes: Sequence[str] = ()
+) -> OutcomeTable:
+    """Where the outcomes of a queue are written. `also_writes`: as `SideCar.also_writes`."""
+    now = database_now() if now is None else now
+    if backend.user_table is None:
+        return JobsTable(backend, record, now)
+    return SideCarTable(backend, record, now, also_writes)
 
 
 def _of(keys: list[Key], values: Mapping[Key, Value]) -> dict[Key, Value]:

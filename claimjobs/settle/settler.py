@@ -210,15 +210,14 @@ class Settler:
 
     def check_columns(self, names: Iterable[str]) -> None:
         """Raise BadArgument unless values of these columns can be written with done jobs."""
-        roles, name = self._table.roles, self._table.name
-        if self._on_done != "keep" or name != roles.name:
-            why = "with a side-car nothing is written into it" if name != roles.name else "done jobs are not kept there"
-            raise BadArgument(f"`done` can write no columns of table {name!r}, because {why}: leave out the columns")
-        payload = [column.name for column in roles.payload]
+        roles, name, may = self._table.roles, self._table.name, self._table.result_columns
+        if self._on_done != "keep" or not may:
+            why = "they are not kept there" if self._on_done != "keep" else "SideCar(also_writes=...) names none"
+            raise BadArgument(f"`done` can write no columns of jobs of {name!r}, because {why}: leave out the columns")
         for column in names:
-            if column not in payload:
+            if column not in may:
                 what = "has a role, which claimjobs writes" if column in roles.columns else "is not there"
-                raise BadArgument(f"column {column!r} of table {name!r} {what}: choose one of {', '.join(payload)}")
+                raise BadArgument(f"column {column!r} of table {name!r} {what}: choose one of {', '.join(may)}")
 
     def phases(self, me: int, keys: list[Key]) -> list[Phase]:
         """The statements that settle done jobs with these keys. If a user's function chooses them: its default."""

@@ -52,11 +52,15 @@ def keep(
     if isinstance(target.guard, sa.True_) and (status := roles.state.column) is not None:
         is_as_claimed = roles.state.is_(UNCLAIMED)
         values[status] = sa.case((is_as_claimed, sa.literal(values[status], status.type)), else_=status)
-    names = next(iter(columns.values())) if columns else ()
-    for column in (roles.table.c[name] for name in names):
-        given = {key: each[column.name] for key, each in (columns or {}).items()}
-        values[column] = _by_key(roles, given, column.type, otherwise=column)  # which tells Postgres the type
-    return _guarded(sa.update(roles.table).values(values), target)
+    return _guarded(sa.update(roles.table).values(values | values_by_key(roles, columns or {})), target)
+
+
+def values_by_key(roles: ColumnRoles, columns: Mapping[Key, Mapping[str, Any]]) -> dict[Any, Any]:
+    """The values of columns, of the same ones for each key."""
+    names = next(iter(columns.values()), {})
+    given = {roles.table.c[name]: {key: each[name] for key, each in columns.items()} for name in names}
+    # The column itself as the last value tells Postgres the type.
+    return {column: _by_key(roles, values, column.type, otherwise=column) for column, values in given.items()}
 
 
 def with_batch(write: Write, claim_rows: ClaimRows) -> Write:

@@ -8,9 +8,10 @@ from typing import Any, Final, cast
 
 import sqlalchemy as sa
 
-from claimjobs.dialects import Dialect
+from claimjobs.dialects import Dialect, Key
 from claimjobs.statements.count import counts
 from claimjobs.statements.find import SUSPECT
+from claimjobs.statements.settle import values_by_key
 from claimjobs.table.claim_rows import ClaimRows
 from claimjobs.table.columns import DONE, UNCLAIMED
 from claimjobs.table.roles import ColumnRoles
@@ -84,6 +85,13 @@ def finish(pair: SideCarJoin) -> sa.Executable:
     guard = claims.state.columns_say(UNCLAIMED)
     upsert = pair.dialect.upsert(claims.table, columns, rows.order_by(*pair.source.key), values=values, guard=guard)
     return upsert.execution_options(preserve_rowcount=True)
+
+
+def also_write(pair: SideCarJoin, columns: Mapping[Key, Mapping[str, Any]]) -> sa.Update:
+    """Write values of columns, of the same ones for each key, into the user's table."""
+    source, dialect = pair.source, pair.dialect
+    update = sa.update(source.table).values(values_by_key(source, columns))
+    return dialect.restrict_to_keys(update, source.key, source.key_index)
 
 
 def remove(pair: SideCarJoin) -> sa.Delete:

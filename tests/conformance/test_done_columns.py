@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 import sqlalchemy as sa
 
-from claimjobs import Done, Fail, Job, Queue, job_table, make, side_car_tables
+from claimjobs import Done, Fail, Job, Queue, SideCar, job_table, make, side_car_tables
 from claimjobs.dialects.types import Instant
-from claimjobs.errors import BadArgument, BatchMisused, BatchRolledBack
+from claimjobs.errors import BadArgument, BatchMisused, BatchRolledBack, ColumnMissing
 from claimjobs.workers.handlers import JobHandler
 from tests.backends import Backend
 from tests.conformance.owners import declare_dead
@@ -164,14 +164,60 @@ def test_what_cannot_be_written_is_refused_before_anything_is_decided(backend: B
             batch.done(cents=1)
 
 
-def test_a_side_car_writes_nothing_into_the_table(backend: Backend) -> None:
-    orders = sa.Table(
-        "orders", sa.MetaData(), sa.Column("id", sa.Integer, primary_key=True), sa.Column("note", sa.Text)
-    )
-    orders.create(backend.engine)
+ORDERS = sa.Table(
+    "orders",
+    sa.MetaData(),
+    sa.Column("id", sa.Integer, primary_key=True),
+    sa.Column("state", sa.String(8)),
+    sa.Column("cents", sa.Integer),
+)
+
+
+@pytest.fixture
+def orders(backend: Backend) -> Backend:
+    ORDERS.create(backend.engine)
     make(backend.engine, side_car_tables(backend.engine, "orders"))
-    backend.insert(orders, [{"id": 1}])
-    with backend.bare_queue("orders", side_car=True).claim() as batch:
-        with pytest.raises(BadArgument, match="with a side-car nothing is written into it"):
-            batch.done(note="sent")
+    backend.insert(ORDERS, [{"id": number, "state": "new"} for number in range(1, 5)])
+    return backend
+
+
+def test_a_side_car_writes_into_the_table_what_it_was_told_to_and_nothing_else(orders: Backend) -> None:
+    queue = orders.bare_queue("orders", side_car=SideCar(also_writes=("state", "cents")))
+    batch = queue.claim()
+    one, two, three, four = batch.jobs
+    batch.done(one, state="shipped", cents=3)
+    batch.done(two, state="shipped")
+    batch.fail(three, "wrong", retry=False)
+    for name in ("id", "status", "nothing"):
+        with pytest.raises(BadArgument, match=f"'{name}'.*choose one of state, cents"):
+            batch.done(four, **{name: 1})
+    batch.done(four)
+    orders.run("DELETE FROM orders WHERE id = 2")
+    batch.settle()
+    assert len(batch.lost) == 0
+    assert [(row["id"], row["state"], row["cents"]) for row in orders.rows(ORDERS)] == [
+        (1, "shipped", 3),
+        (3, "new", None),
+        (4, "new", None),
+    ]
+    assert {row["id"]: row["status"] for row in orders.rows("orders_claims")} == {1: "done", 3: "dead", 4: "done"}
+
+
+def test_a_value_that_the_table_refuses_fails_its_job_alone_beside_a_side_car(orders: Backend) -> None:
+    queue = orders.bare_queue("orders", side_car=SideCar(also_writes=["state"]))
+    with queue.claim(2) as batch:
+        batch.done(batch[0], state="much too long")
+        batch.done(batch[1], state="ok")
+    assert [row["state"] for row in orders.rows(ORDERS)][:2] == ["new", "ok"]
+    assert {row["id"]: row["status"] for row in orders.rows("orders_claims")} == {1: "unclaimed", 2: "done"}
+
+
+def test_a_side_car_that_names_no_columns_writes_none(orders: Backend) -> None:
+    with orders.bare_queue("orders", side_car=True).claim(1) as batch:
+        with pytest.raises(BadArgument, match="names none: leave out the columns"):
+            batch.done(state="shipped")
         batch.done()
+    with pytest.raises(ColumnMissing, match="'nothing'"):
+        orders.bare_queue("orders", side_car=SideCar(also_writes=("nothing",))).claim()
+    with pytest.raises(BadArgument, match="part of its key"):
+        orders.bare_queue("orders", side_car=SideCar(also_writes=("id",))).claim()
