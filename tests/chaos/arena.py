@@ -42,7 +42,7 @@ class Strike:
     pids: frozenset[int]
     """Processes whose jobs were in danger."""
     in_danger: int
-    """Jobs that may be executed once more because of it: consumers hit times their batch size."""
+    """Jobs that may be executed once more because of it: consumers hit times what each holds."""
     everyone: bool = False
 
 
@@ -254,8 +254,8 @@ class Arena:
     def hit(self, pids: list[int], consumers: int | None = None, at: float | None = None) -> None:
         """A fault struck these processes, just now; `consumers` of them may have their jobs executed once more."""
         danger = len(pids) if consumers is None else consumers
-        size = self.formation.settings.size
-        self.strikes.append(Strike(at or time.time(), frozenset(pids), danger * size))
+        held = self.formation.settings.most_held
+        self.strikes.append(Strike(at or time.time(), frozenset(pids), danger * held))
 
     def endanger(self, jobs: int) -> None:
         """So many executions may be made more than once because of what is done now; nobody is hit."""
@@ -264,7 +264,7 @@ class Arena:
     def hit_everyone(self, at: float | None = None) -> None:
         """A fault that struck the server is over, since `at` or just now."""
         pids = self.consumers()
-        danger = len(pids) * self.formation.settings.size
+        danger = len(pids) * self.formation.settings.most_held
         self.strikes.append(Strike(at or time.time(), frozenset(pids), danger, True))
 
     # --- the end of a phase ----------------------------------------------------------------------------

@@ -75,6 +75,11 @@ class Settings:
     stop_timeout: float | None = None
     """Seconds from a SIGTERM until a supervisor releases what its consumers hold."""
 
+    @property
+    def most_held(self) -> int:
+        """The most jobs that a consumer holds: those may be executed twice if it dies."""
+        return self.size + 2 * self.concurrency
+
 
 @dataclass(frozen=True)
 class Formation:

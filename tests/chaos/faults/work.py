@@ -37,7 +37,7 @@ def plant_holding(arena: Arena) -> None:
 
 def _plant_poison(arena: Arena, kind: str) -> int:
     settings = arena.formation.settings
-    company = settings.size + 2 * settings.concurrency
+    company = settings.most_held
     innocent = (company - 1) * (hands(company) - 1)
     guilty = hands(company) - 1 + settings.attempts - 1
     arena.endanger(innocent + guilty)
