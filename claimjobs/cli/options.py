@@ -63,8 +63,8 @@ class Duration(Parameter):
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> timedelta:
         found = duration_of(value)
         if found is None:
-            most = f"{timedelta.max.days:,}d"
-            self.fail(f"{value!r} is no duration below {most}: write a number and a unit, such as 90s, 15m, 12h or 2w")
+            step = "write a number and a unit, such as 90s, 15m, 12h, 7d or 2w"
+            self.fail(f"{value!r} is no duration, or too long: {step}")
         return found
 
 
