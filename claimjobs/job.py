@@ -41,12 +41,12 @@ class Job(Mapping[str, Any]):
     Its columns are attributes (`job.address`) and items (`job["address"]`). One that Python cannot hold (`infinity` on
     Postgres) raises Unreadable when it is read.
 
-    `key` is the primary key: a value, or a tuple where the key has several columns. `cancelled` says whether a
-    heartbeat found that this process does not hold the job any more: it was cancelled, or given to others. A column
-    that is itself called `key` or `cancelled` is reached as an item.
+    `key` is the primary key: a value, or a tuple where the key has several columns. A column that is itself
+    called `key` is reached as an item. `cancelled` says whether a heartbeat found that this process does not hold the
+    job any more: it was cancelled, or given to others. If a column is called so, it is that: see `Batch.holds`.
     """
 
-    __slots__ = ("_claim", "_made", "_places", "_row", "cancelled", "key")
+    __slots__ = ("_claim", "_made", "_places", "_row", "is_lost", "key")
 
     def __init__(
         self,
@@ -63,12 +63,14 @@ class Job(Mapping[str, Any]):
         self._claim = claim
         self._places = places
         self._made: dict[str, Any] | None = None
-        self.cancelled = False
+        self.is_lost = False
 
     def __getattr__(self, column: str) -> Any:
         try:
             return self[column]
         except KeyError:
+            if column == "cancelled":
+                return self.is_lost
             raise AttributeError(f"job {key_in_message(self.key)} has no column {column!r}") from None
 
     def __reduce__(self) -> tuple[Any, ...]:

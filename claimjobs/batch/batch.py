@@ -94,7 +94,7 @@ class Batch:
     def __iter__(self) -> Iterator[Job]:
         """Each job without an outcome that is not cancelled. When the next job is asked for, the one before is done."""
         for job in self._order:
-            if job.key in self._undecided and not job.cancelled:
+            if job.key in self._undecided and not job.is_lost:
                 self._begin(job)
                 yield job
                 if not self.settled and job.key in self._undecided:
@@ -145,7 +145,7 @@ class Batch:
         False: the job was cancelled, or given to others, and its outcome will be refused. Raises BatchMisused.
         """
         self._keys_of([job])
-        return not job.cancelled and self._hold.is_held(self._claimed)
+        return not job.is_lost and self._hold.is_held(self._claimed)
 
     @property
     def undecided(self) -> tuple[Job, ...]:

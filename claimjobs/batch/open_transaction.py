@@ -134,10 +134,11 @@ class OpenTransaction(Connector):
             self.batch.save_job()
 
     def set_savepoint(self, name: str, *, again: bool) -> None:
-        """As `Sessions.set_savepoint`."""
+        """As `Sessions.set_savepoint`. Raises BatchRolledBack: a statement after that would be in no transaction."""
         connection = self.connection
         with self.or_gone(), raised_as_sqlalchemy_does(connection), closing(connection.connection.cursor()) as cursor:
             self._dialect.sessions.set_savepoint(cursor, name, again=again)
+        self._must_be_there()
 
     def _stop_listening(self) -> None:
         connection = self._connection

@@ -75,11 +75,13 @@ class Duplicates:
         for state, *key in connection.execute(self._states, {"claimjobs_keys": list(wanted)}):
             states.setdefault(state, []).append(key_of(key))
         if self._how == "again":
-            ended = [*states.get(DONE, ()), *states.get(DEAD, ())]
-            for statement, some in ((self._mark, states.get(CLAIMED, ())), (self._renew, ended)):
+            ended, claimed = [*states.get(DONE, ()), *states.get(DEAD, ())], states.get(CLAIMED, [])
+            if self._roles.claim_rows is not None and connection.get_isolation_level() != self._dialect.isolation:
+                claimed += states.get(UNCLAIMED, ())  # the claim row may be younger than the caller's snapshot
+            for statement, some in ((self._mark, claimed), (self._renew, ended)):
                 if some:
                     connection.execute(statement, {"claimjobs_keys": some})
-            return len(ended) + len(states.get(CLAIMED, ()))
+            return len(ended) + len(claimed)
         waiting = states.get(UNCLAIMED, [])
         if waiting:
             self._overwrite(connection, waiting, wanted)

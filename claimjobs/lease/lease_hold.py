@@ -128,7 +128,7 @@ class LeaseHold(Hold):
         me = self.owner.id
         held = self.held.long_held(me, self._beat)
         for key in self._settler.lost(connection, me, list(held)) if held else ():
-            held[key].cancelled = True
+            held[key].is_lost = True
 
     def _add_held(self, claimed: ClaimResult) -> ClaimResult:
         """Note that the jobs of a claim are held, and return it. Suspects beside other jobs are released."""

@@ -199,7 +199,7 @@ class JobPool:
                 self._ended.append(item)
 
     def _holds(self, item: PooledJob) -> bool:
-        return not item.job.cancelled and self._hold.is_held(item.claim)
+        return not item.job.is_lost and self._hold.is_held(item.claim)
 
     # --- settling ----------------------------------------------------------------------------------------
 

@@ -20,9 +20,11 @@ def lock_there(roles: ColumnRoles, dialect: Dialect, unique: Sequence[Column]) -
 
 
 def states(roles: ColumnRoles, dialect: Dialect, state: sa.ColumnElement[Any]) -> sa.Select[Any]:
-    """The states of the jobs `keys`, each before its key. Sent after they are locked, it sees the last claims."""
-    rows = sa.select(state.label("claimjobs_state"), *roles.key)
-    return dialect.restrict_to_keys(rows, roles.key, roles.key_index)
+    """The states of the jobs `keys`, which are locked, each before its key. It locks them again, so that it does not
+    read an older snapshot.
+    """
+    rows = dialect.restrict_to_keys(sa.select(state.label("claimjobs_state"), *roles.key), roles.key, roles.key_index)
+    return rows.with_for_update(of=roles.table)
 
 
 def mark(roles: ColumnRoles, dialect: Dialect) -> sa.Update:

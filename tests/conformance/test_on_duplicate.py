@@ -81,6 +81,24 @@ def test_a_job_that_dies_or_is_done_runs_again_with_all_its_attempts(backend: Ba
         assert len(batch) == 4
 
 
+@HOLDS
+def test_an_event_in_a_transaction_with_an_older_snapshot_is_not_lost(backend: Backend, kind: dict[str, Any]) -> None:
+    queue = queue_of(backend, **kind)
+    event(queue, "a")
+    with backend.engine.connect().execution_options(isolation_level="REPEATABLE READ") as connection:
+        connection.execute(sa.select(TABLE)).all()
+        batch = queue.claim()
+        try:
+            queue.enqueue({"d": "a"}, connection, unique="d", on_duplicate="again")
+            connection.commit()
+        except sa.exc.OperationalError:  # Postgres could not serialize: the caller is told, and begins again
+            connection.rollback()
+            event(queue, "a")
+    batch.done()
+    batch.settle()
+    assert [row["status"] for row in backend.rows(TABLE)] == ["unclaimed"]
+
+
 def test_a_retry_counts_as_the_next_run(backend: Backend) -> None:
     queue = queue_of(backend)
     event(queue, "a")

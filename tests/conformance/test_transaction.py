@@ -13,7 +13,7 @@ import sqlalchemy as sa
 from sqlalchemy.orm import DeclarativeBase, Session, registry
 
 from claimjobs import Batch, Queue
-from claimjobs.errors import BatchMisused
+from claimjobs.errors import BatchMisused, BatchRolledBack
 from claimjobs.table.definitions import OWNER_TABLE
 from tests.backends import Backend
 from tests.conformance.connections import joined
@@ -170,6 +170,26 @@ def test_only_a_job_that_writes_has_a_savepoint_and_it_replaces_the_one_before(b
         assert one_by_one == ["INSERT", "INSERT", "ROLLBACK", "INSERT"], "those of the jobs go through the driver"
     assert effects(backend) == ["0001", "0004", "for all"]
     assert [row["status"] for row in backend.rows()] == ["dead", "dead"]
+
+
+def test_an_error_that_the_handler_swallows_lets_no_write_out_of_the_transaction(
+    backend: Backend, queue: Queue
+) -> None:
+    """Postgres refuses all that follows; MySQL goes on."""
+    queue.enqueue(jobs(3))
+    with contextlib.suppress(BatchRolledBack), queue.claim() as batch:
+        kept = batch.connection
+        for job in batch:
+            with contextlib.suppress(sa.exc.DBAPIError):
+                kept.execute(sa.text("SELECT nothing" if job.d == "0000" else "SELECT 1"))
+                kept.execute(sa.insert(EFFECTS), {"name": job.d})
+    for batch in queue.batches(drain=True):
+        with batch:
+            for job in batch:
+                write(batch, job.d)
+    assert sorted({*effects(backend), "0000"}) == ["0000", "0001", "0002"]
+    assert len(effects(backend)) == len(set(effects(backend))), "none of them twice"
+    assert backend.rows() == []
 
 
 def test_what_a_session_had_not_flushed_for_a_failed_job_is_not_written_for_the_next(
