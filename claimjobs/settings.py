@@ -69,7 +69,7 @@ class Settings:
             )
         if not isinstance(self.side_car, (str, bool)):
             raise ValueError(  # noqa: TRY004
-                f"side_car={self.side_car!r}: give True, False, the name of the second table, or a SideCar"
+                f"side_car={self.side_car!r}: give True, False, or the name of the second table, or a SideCar"
             )
         if self.side_car and self.on_done == LEAVE:
             raise ValueError("on_done='leave' is not for a side-car, which knows by its key what is done: leave it out")

@@ -40,7 +40,7 @@ def list_(target: Target, state: str | None, where: str | None, limit: int, as_j
     Examples:
       claimjobs list
       claimjobs list --state claimed --limit 100
-      claimjobs list --where "address like '%@example.org'" --json
+      claimjobs list --where "last_error like 'Timeout%'" --json
     """
     with target.queue() as queue:
         found = 0
