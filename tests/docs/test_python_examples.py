@@ -123,7 +123,7 @@ def test_the_long_example_sends_part_after_part(shop: Shop) -> None:
 @pytest.mark.thorough("every example of the guide, each a program or a command")
 def test_the_loop_that_ends_when_told_to_sends_everything(shop: Shop) -> None:
     shop.open()
-    block = _with("stop_on_signals(queue)")
+    block = _with("queue.batches(idle=3_600)")
     shop.run(block.text, str(block))
     assert sorted(shop.sent) == sorted(ADDRESSES)
 

@@ -21,7 +21,6 @@ ONE = ("--consumers", "1", "--json")
 @pytest.mark.parametrize(
     ("handler", "words"),
     [
-        ("send_later", "is an async def function, and calling it runs nothing: name a plain function"),
         ("stream", "is a generator function, and calling it runs nothing"),
         ("two", "and is called with (job): missing a required argument: 'other'"),
         ("only_named", "and is called with (job): too many positional arguments"),
@@ -86,7 +85,8 @@ def test_sys_exit_in_a_handler_is_a_failure_of_its_job(database: Backend, tmp_pa
 def test_sys_exit_in_a_handler_of_batches_ends_no_consumer(anywhere: Backend, tmp_path: Path) -> None:
     anywhere.queue().enqueue(rows(7))
     anywhere.insert("jobs", rows(1, d="bad", attempts=24))
-    with started(anywhere, tmp_path, f"{HANDLERS}:exit_with_the_batch", *ONE) as command:
+    quick = ("--retry-cap", "1")  # the suspects are claimed again after this time
+    with started(anywhere, tmp_path, f"{HANDLERS}:exit_with_the_batch", *ONE, *quick) as command:
         anywhere.wait_for(lambda: statuses(anywhere) == ["dead"], "the bad one is alone, and dead")
         command.process.terminate()
         code, out, err = command.end()

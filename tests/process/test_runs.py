@@ -93,8 +93,8 @@ def test_the_log_as_json_has_the_fields_and_the_tracebacks_of_each_failed_job(
         (line["level"], line["logger"], line["queue"], line["attempts"], line["error"]) for line in (retry, *dead)
     ] == [
         ("WARNING", "claimjobs.settle", "jobs", 1, "ValueError: bad payload"),
-        ("ERROR", "claimjobs.settle", "jobs", 5, "ValueError: bad payload"),
-        ("ERROR", "claimjobs.settle", "jobs", 5, "ValueError: bad payload"),
+        ("ERROR", "claimjobs.settle", "jobs", 25, "ValueError: bad payload"),
+        ("ERROR", "claimjobs.settle", "jobs", 25, "ValueError: bad payload"),
     ]
     assert retry["key"] not in {line["key"] for line in dead}
     assert "traceback" not in retry
