@@ -252,9 +252,9 @@ def _reclaim(queue: Queue, backend: Backend) -> None:
 
 
 def _bury(queue: Queue) -> None:
-    [job] = queue.dead.list()
-    queue.dead.retry([job.key])
-    queue.dead.drop([job.key])
+    [dead] = queue.jobs.list(state="dead")
+    queue.jobs.retry([dead.key])
+    queue.jobs.drop([dead.key])
 
 
 def _cancel(queue: Queue) -> None:

@@ -2,27 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from datetime import datetime, timedelta
-from typing import Any, Final, Literal, get_args
+from typing import Any, Literal, get_args
 
 import sqlalchemy as sa
 
+from claimjobs.admin.stored_jobs import AT_ONCE, write_keys
 from claimjobs.database.connection import Connector
 from claimjobs.database.error_translation import predicate_errors
 from claimjobs.dialects import Key
 from claimjobs.errors import RowsRefused
-from claimjobs.settle.outcome_table import keys_for
 from claimjobs.settle.refusals import WriteInHalves
 from claimjobs.statements import purge as statements
+from claimjobs.statements import stored_jobs
 from claimjobs.statements.lock import lock_those
 from claimjobs.table.backend import Backend
 from claimjobs.table.predicates import Where, predicates_of
 
 Kept = Literal["done", "dead"]
-
-AT_ONCE: Final = 1_000
-"""Jobs of one transaction: no lock is held for long, and an error undoes no earlier chunk."""
 
 
 class Purge:
@@ -43,7 +40,7 @@ class Purge:
         old, narrower = statements.old(roles, self._status, until), predicates_of(where, roles, dialect.lexis)
         with predicate_errors(dialect):
             if dry_run:
-                return int(self._connector.scalar(statements.count_chosen(roles, (*old, *narrower))))
+                return int(self._connector.scalar(stored_jobs.count(roles, (*old, *narrower))))
             return self._delete(old, narrower)
 
     def _delete(self, old: statements.Predicates, narrower: statements.Predicates) -> int:
@@ -58,10 +55,8 @@ class Purge:
             found = self._connector.rows(page, {"claimjobs_limit": AT_ONCE})
             parts = WriteInHalves([roles.key_in(row._mapping) for row in found], dialect, refused)
             for keys in parts:
-                try:
-                    deleted += self._delete_keys(delete, lock, keys)
-                except sa.exc.DBAPIError as error:
-                    parts.refuse(keys, error)
+                with parts.writing(keys):
+                    deleted += write_keys(self._connector, delete, lock, keys)
             if parts.refused_all is not None:
                 raise parts.refused_all
             if len(found) < AT_ONCE:
@@ -69,14 +64,6 @@ class Purge:
             after = tuple(found[-1])
         if refused:
             raise RowsRefused(roles.name, f"deleting a job that is {self._status}", refused, deleted)
-        return deleted
-
-    def _delete_keys(self, delete: Any, lock: Any, keys: Sequence[Key]) -> int:
-        deleted = 0
-        for attempt in self._connector.attempts():
-            with attempt as connection:
-                still = list(keys) if lock is None else keys_for(connection, lock, keys)
-                deleted = connection.execute(delete, {"claimjobs_keys": still}).rowcount if still else 0
         return deleted
 
 

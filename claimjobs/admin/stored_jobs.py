@@ -1,30 +1,77 @@
-"""Jobs that are read, and changed, by their keys or by a predicate: what DeadJobs and JobList have in common."""
+"""Jobs as they are stored, in any state: list, show, count and cancel them; retry or drop dead ones."""
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from itertools import islice
-from typing import Any, Final
+from math import inf
+from typing import Any, Final, NamedTuple
 
 import sqlalchemy as sa
 
+from claimjobs.claim.record import record_of
 from claimjobs.claim.row_reader import RowReader
 from claimjobs.database.compiled_statement import CompiledStatement
 from claimjobs.database.connection import Connector
 from claimjobs.database.error_translation import predicate_errors
 from claimjobs.dialects import Key
-from claimjobs.errors import BadArgument
+from claimjobs.errors import BadArgument, RowsRefused
 from claimjobs.job import Job
+from claimjobs.settle.outcome_table import keys_for
+from claimjobs.settle.refusals import WriteInHalves
+from claimjobs.statements import dead_jobs, side_car
+from claimjobs.statements import stored_jobs as statements
 from claimjobs.statements.job_rows import job_rows
+from claimjobs.statements.lock import lock_those
 from claimjobs.table.backend import Backend
+from claimjobs.table.columns import DEAD, STATES
+from claimjobs.table.predicates import Predicate, Where, predicates_of
 
 AT_ONCE: Final = 1_000
 """Jobs of one statement and one transaction: no lock is held for long, and an error undoes no earlier chunk."""
+CANCELLED: Final = "cancelled"
+"""How the text begins that a cancelled job has in `last_error`."""
+STATE: Final = "claimjobs_state"
+"""What the state is called beside the columns of a job; a table may have a column `state`."""
+PATIENCE: Final = 3.0
+"""Seconds for which a job is tried that another session has locked: a claim, or a settle, takes less."""
+AGAIN: Final = 0.1
+"""Seconds between two tries."""
+
+
+class StoredJob(NamedTuple):
+    """A job as it is stored."""
+
+    state: str | None
+    """None: its row is in no state of the queue."""
+    job: Job
+    """Its row in the user's table."""
+    record: Job | None
+    """The row with its attempts and its last error: that one, or the entry of the side-car, if there is one."""
+
+    @property
+    def key(self) -> Key:
+        return self.job.key
+
+    @property
+    def columns(self) -> dict[str, Any]:
+        """The value of each column, or why it cannot be read; first the state."""
+        both = (self.job,) if self.record is None or self.record is self.job else (self.job, self.record)
+        return {STATE: self.state} | {name: job.shown(name) for job in both for name in job}
 
 
 class StoredJobs:
-    """The jobs of a queue in its table, for an operator."""
+    """All jobs of a table, for an operator. The queue's own predicate is not used.
+
+    `where` selects among them, as for a claim. With a side-car it may name columns of both tables, if the state is done
+    or dead. `where` may raise BadPredicate, and keys raise BadArgument for what is no key, before anything is written.
+
+    Dead jobs have no attempts left, and stay until a person retries or drops them. No owner holds one, so a write is
+    guarded by the status alone. Jobs are found and locked by `where`, and then written by their keys, so that no user's
+    text stands beside that guard.
+    """
 
     def __init__(
         self,
@@ -32,12 +79,118 @@ class StoredJobs:
         now: sa.ColumnElement[Any],
         connect: Callable[[], AbstractContextManager[Connector]],
     ) -> None:
-        self._backend, self._roles, self._now, self._connect = backend, backend.roles, now, connect
-        self._rows = RowReader(backend.roles, backend.dialect)
+        self._backend, self._dialect, self._now, self._connect = backend, backend.dialect, now, connect
+        self._source, self._roles = backend.source, backend.roles
         self._job_rows = job_rows(backend, now)
 
-    def _checked(self, keys: Iterable[Key]) -> Sequence[Key]:
-        """All of these keys, once each. Raises BadArgument before anything is written."""
+    # --- reading ---------------------------------------------------------------------------------------
+
+    def list(self, where: Where = None, *, state: str | None = None, limit: int | None = None) -> Iterator[StoredJob]:
+        """The jobs in this state (None: in any), at most `limit`, in the order of their keys; read page by page in
+        short transactions. Raises BadArgument.
+        """
+        chosen = self._chosen(where, state)
+        read = RowReader(self._source, self._dialect)
+        with self._connect() as connector:
+            for rows, jobs in self._pages(connector, read, chosen, limit):
+                yield from self._stored(connector, rows, jobs)
+
+    def show(self, keys: Iterable[Key]) -> tuple[StoredJob, ...]:
+        """The jobs with these keys, in the order of their keys."""
+        read = RowReader(self._source, self._dialect)
+        statement = statements.chosen(self._source, self._dialect, self._columns(read), ())
+        with self._connect() as connector:
+            chunks = [self._read(connector, read, statement, claimjobs_keys=some) for some in self._chunks(keys)]
+            return tuple(stored for rows, jobs in chunks for stored in self._stored(connector, rows, jobs))
+
+    def count(self, where: Where = None, *, state: str | None = None) -> int:
+        """How many jobs are in this state (None: in any). Raises BadArgument."""
+        statement = statements.count(self._source, self._chosen(where, state))
+        with self._connect() as connector, predicate_errors(self._dialect):
+            return int(connector.rows(statement, {})[0][0])
+
+    # --- writing ---------------------------------------------------------------------------------------
+
+    def retry(self, keys: Iterable[Key] | None = None, *, where: Where = None, limit: int | None = None) -> int:
+        """Make dead jobs due now, with all their attempts; return how many. Without keys: all that match `where`.
+
+        Each is retried once, even if it dies again meanwhile. The last error stays until the next one. Raises
+        RowsRefused for those that the database refuses, when all others are written; so does `drop`.
+        """
+        retry = dead_jobs.retry_dead(self._roles, self._dialect, self._now)
+        return self._write_dead(retry, keys, where, limit, what="retrying a dead job")
+
+    def drop(self, keys: Iterable[Key] | None = None, *, where: Where = None, limit: int | None = None) -> int:
+        """Delete dead jobs; return how many. Without keys: all that match `where`.
+
+        With a side-car nothing is deleted: the rows stay in the user's table, and the side-car calls them done, so that
+        they are not executed again.
+        """
+        return self._write_dead(self._job_rows.drop(), keys, where, limit, what="dropping a dead job")
+
+    def cancel(self, keys: Iterable[Key], reason: str | None = None) -> Sequence[Key]:
+        """As `Queue.cancel`."""
+        self._roles.need_state(DEAD, "cancelling a job")
+        text = self._roles.kept_of(CANCELLED if reason is None else f"{CANCELLED}: {reason}")
+        cancelled: list[Key] = []
+        refused: dict[Key, str] = {}
+        with self._connect() as connector:
+            for parts, some in self._halves(self._chunks(keys), refused):
+                with parts.writing(some):
+                    cancelled.extend(self._cancel_all(connector, some, text))
+        if refused:
+            raise RowsRefused(self._roles.name, "cancelling a job", refused, len(cancelled))
+        return cancelled
+
+    # --- inside: reading -------------------------------------------------------------------------------
+
+    def _chosen(self, where: Where, state: str | None) -> Sequence[Predicate]:
+        narrower = predicates_of(where, self._source, self._dialect.lexis)
+        if state is None:
+            return narrower
+        if state not in STATES:
+            raise BadArgument(f"no job is in state {state!r}: choose one of {', '.join(STATES)}")
+        return (self._job_rows.in_state(state, *narrower),)
+
+    def _columns(self, read: RowReader) -> Sequence[Any]:
+        return [*read.columns, self._job_rows.state.label(STATE)]
+
+    def _pages(
+        self, connector: Connector, read: RowReader, chosen: Sequence[Predicate], limit: int | None
+    ) -> Iterator[tuple[Sequence[Any], Sequence[Job]]]:
+        """Rows and jobs, page by page. Each page begins after the last key of the one before."""
+        left, after = inf if limit is None else limit, None
+        while (size := int(min(left, AT_ONCE))) > 0:
+            page = statements.page(self._source, self._dialect, self._columns(read), chosen, after=after)
+            rows, jobs = self._read(connector, read, page, claimjobs_limit=size)
+            if jobs:
+                yield rows, jobs
+            if len(jobs) < size:
+                return
+            left -= size
+            after = jobs[-1].key
+
+    def _stored(self, connector: Connector, rows: Sequence[Any], jobs: Sequence[Job]) -> Iterable[StoredJob]:
+        records: Mapping[Key, Job] = {job.key: job for job in jobs}
+        if self._backend.user_table is not None:
+            read = RowReader(self._roles, self._dialect)
+            entries = statements.chosen(self._roles, self._dialect, read.columns, ())
+            records = {job.key: job for job in self._read(connector, read, entries, claimjobs_keys=[*records])[1]}
+        return [StoredJob(row[-1], job, records.get(job.key)) for row, job in zip(rows, jobs, strict=True)]
+
+    def _read(
+        self, connector: Connector, read: RowReader, statement: Any, **values: Any
+    ) -> tuple[Sequence[Any], Sequence[Job]]:
+        """The rows of a statement and their jobs. A column that cannot be read does not hide the others."""
+        compiled = CompiledStatement(statement)
+        with predicate_errors(self._dialect):
+            rows = connector.transaction(lambda connection: compiled.rows(connection, values, read))
+            return rows, read.jobs(rows)
+
+    # --- inside: writing -------------------------------------------------------------------------------
+
+    def _chunks(self, keys: Iterable[Key], limit: int | None = None) -> Iterator[Sequence[Key]]:
+        """These keys, once each, as many at a time as are written at once. Raises BadArgument at once."""
         columns = [column.name for column in self._roles.key]
         found = list(keys)
         for key in found:
@@ -48,24 +201,74 @@ class StoredJobs:
                     f"{key!r} is no key of a job of table {self._roles.name!r}, whose key is {', '.join(columns)}: "
                     f"give {form}, such as `job.key`"
                 )
-        return list(dict.fromkeys(found))
+        each = islice(dict.fromkeys(found), limit)
+        return iter(lambda: list(islice(each, AT_ONCE)), [])
 
-    def _jobs(self, connector: Connector, reader: RowReader, statement: Any, **values: Any) -> Sequence[Job]:
-        """The jobs of a statement. A column that cannot be read does not hide the others."""
-        return self._jobs_and_rows(connector, reader, statement, **values)[1]
+    def _halves(
+        self, chunks: Iterable[Sequence[Key]], refused: dict[Key, str]
+    ) -> Iterator[tuple[WriteInHalves, Sequence[Key]]]:
+        for chunk in chunks:
+            parts = WriteInHalves(chunk, self._dialect, refused)
+            for some in parts:
+                yield parts, some
+            if parts.refused_all is not None:
+                raise parts.refused_all
 
-    def _jobs_and_rows(
-        self, connector: Connector, reader: RowReader, statement: Any, **values: Any
-    ) -> tuple[Sequence[Sequence[Any]], Sequence[Job]]:
-        """The same, and the rows of which they were made."""
-        compiled = CompiledStatement(statement)
-        with predicate_errors(self._backend.dialect):
-            rows = connector.transaction(lambda connection: compiled.rows(connection, values, reader))
-            return rows, reader.jobs(rows)
+    def _write_dead(
+        self, statement: Any, keys: Iterable[Key] | None, where: Where, limit: int | None, *, what: str
+    ) -> int:
+        self._roles.need_state(DEAD, what)
+        narrower = self._job_rows.meeting(predicates_of(where, self._source, self._dialect.lexis))
+        lock = lock_those(self._roles, self._dialect, narrower) if narrower else None
+        refused: dict[Key, str] = {}
+        written = 0
+        with self._connect() as connector:
+            chunks = self._dead(connector, where, limit) if keys is None else self._chunks(keys, limit)
+            for parts, some in self._halves(chunks, refused):
+                with parts.writing(some), predicate_errors(self._dialect):
+                    written += write_keys(connector, statement, lock, some)
+        if refused:
+            raise RowsRefused(self._roles.name, what, refused, written)
+        return written
+
+    def _dead(self, connector: Connector, where: Where, limit: int | None) -> Iterator[Sequence[Key]]:
+        """The keys of the dead jobs, page by page."""
+        others = [column.name for column in self._source.table.columns if column not in self._source.key]
+        only_keys = RowReader(self._source, self._dialect, known=others)
+        for _, jobs in self._pages(connector, only_keys, self._chosen(where, DEAD), limit):
+            yield [job.key for job in jobs]
+
+    def _cancel_all(self, connector: Connector, keys: Sequence[Key], text: str) -> set[Key]:
+        """Cancel these, and wait for a moment for those that a claim or a settle has locked."""
+        deadline, cancelled, left = time.monotonic() + PATIENCE, set[Key](), list(keys)
+        unfinished = statements.unfinished(self._roles, self._dialect)
+        while True:
+            for attempt in connector.attempts():
+                with attempt as connection:
+                    written = self._cancel(connection, left, text)
+                    left = [key for key in keys_for(connection, unfinished, left) if key not in written]
+            cancelled |= written
+            if not left or time.monotonic() >= deadline:
+                return cancelled
+            time.sleep(AGAIN)
+
+    def _cancel(self, connection: sa.Connection, keys: Sequence[Key], text: str) -> set[Key]:
+        roles, dialect = self._roles, self._dialect
+        record_of(self._backend).take_from_all(connection, keys)  # first, as a settle does
+        if self._backend.user_table is not None:
+            pair = side_car.SideCarJoin(self._source, roles, dialect, self._now)
+            connection.execute(side_car.note(pair), {"claimjobs_keys": keys})
+        locked = keys_for(connection, statements.lock_unfinished(roles, dialect), keys)
+        if locked:
+            connection.execute(statements.cancel(roles, dialect, self._now, text), {"claimjobs_keys": locked})
+        return set(locked)
 
 
-def chunks_of(keys: Sequence[Key], limit: int | None) -> Iterator[Sequence[Key]]:
-    """The keys, at most `limit`, as many at a time as are written at once."""
-    each = islice(keys, limit)
-    while chunk := list(islice(each, AT_ONCE)):
-        yield chunk
+def write_keys(connector: Connector, statement: Any, lock: Any, keys: Sequence[Key]) -> int:
+    """Write the jobs with these keys in one transaction; return how many. `lock` finds those that are still chosen."""
+    written = 0
+    for attempt in connector.attempts():
+        with attempt as connection:
+            still = keys if lock is None else keys_for(connection, lock, keys)
+            written = connection.execute(statement, {"claimjobs_keys": still}).rowcount if still else 0
+    return written

@@ -1,27 +1,44 @@
-"""`claimjobs list`, `show` and `cancel`: jobs in any state."""
+"""`claimjobs list`, `show` and `cancel`: jobs in any state; `claimjobs dead`: retry or drop dead ones."""
 
 from __future__ import annotations
 
+import csv
 import json
-from collections.abc import Mapping
+import shutil
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
+from datetime import UTC, datetime
 from typing import Any, Final
 
 import click
+import sqlalchemy as sa
 
-from claimjobs.admin.job_list import JobEntry
+from claimjobs.admin.stored_jobs import StoredJob
 from claimjobs.cli import exits
-from claimjobs.cli.console import data, say
-from claimjobs.cli.dead import block_of, json_option, keys_of, line_of, where_option
-from claimjobs.cli.options import AT_LEAST_1
+from claimjobs.cli.console import ask, command, data, need_yes, number, on_terminal, say
+from claimjobs.cli.options import AT_LEAST_1, AnyCommand, options_before, with_options
 from claimjobs.cli.queue_options import Target, queue_options
-from claimjobs.key_text import key_in_message, plain
+from claimjobs.cli.values import value_for
+from claimjobs.database.connect import shown
+from claimjobs.dialects.types import Instant
+from claimjobs.key_text import key_in_message, plain, visible
 from claimjobs.queue.queue import Queue
-from claimjobs.table.columns import STATES
+from claimjobs.table.columns import CLAIMED, DEAD, STATES, UNCLAIMED
 
 FIRST: Final = 20
 """How many jobs are listed if nothing is said."""
 
 ids = click.argument("ids", nargs=-1, required=True, metavar="ID...")
+where_option = click.option("--where", metavar="SQL", help="Only jobs for which this holds; SQL as after WHERE.")
+json_option = click.option("--json", "as_json", is_flag=True, help="One JSON object a line.")
+
+
+def choice_options(command: AnyCommand) -> AnyCommand:
+    """Add IDS, `--where`, `--all` and `--limit`."""
+    chosen = click.argument("ids", nargs=-1, metavar="[ID...]")
+    every = click.option("--all", "everything", is_flag=True, help="All dead jobs of the table.")
+    limit = click.option("--limit", type=AT_LEAST_1, metavar="N", help="The first N of them, by their keys.")
+    return with_options(command, chosen, where_option, every, limit)
 
 
 @click.command("list")
@@ -33,14 +50,15 @@ ids = click.argument("ids", nargs=-1, required=True, metavar="ID...")
 def list_(target: Target, state: str | None, where: str | None, limit: int, as_json: bool) -> None:
     """List jobs in the order of their keys: key, state, failed attempts and last error, separated by tabs.
 
-    Each job is one line, as of `claimjobs dead list`. With --json every column is written, and `claimjobs_state`; with
-    --side-car also the columns of its entry there.
+    Each job is one line: what cannot be printed is written as \\n or \\x1b, and a key with such a character in quotes.
+    With --json nothing is changed: `claimjobs_state` and every column, instants as 2026-01-31T12:00:00+00:00, bytes in
+    base64; with --side-car also the columns of its entry there.
 
     \b
     Examples:
       claimjobs list
       claimjobs list --state claimed --limit 100
-      claimjobs list --where "last_error like 'Timeout%'" --json
+      claimjobs list --state dead --where "last_error like 'Timeout%'" | cut -f 1
     """
     with target.queue() as queue:
         found = 0
@@ -105,20 +123,167 @@ def cancel(context: click.Context, target: Target, ids: tuple[str, ...], reason:
     data(json.dumps({"cancelled": len(cancelled)}) if as_json else len(cancelled))
     for key in left:
         why = f"it is {states[key]}" if key in states else f"no row of {queue.table.fullname} has this key"
-        if states.get(key) in ("unclaimed", "claimed"):
+        if states.get(key) in (UNCLAIMED, CLAIMED):
             why = "an open transaction holds it; try again when that has ended"
         say(f"{key_in_message(key)} was not cancelled: {why}")
     if left:
         context.exit(exits.INPUT)
 
 
-def _line(queue: Queue, entry: JobEntry) -> str:
+# --- dead jobs ----------------------------------------------------------------------------------------------
+
+
+@click.group()
+@options_before
+def dead() -> None:
+    """Retry or drop dead jobs.
+
+    A job is dead when it has failed as often as it may, or when its handler allowed no other try. It stays in the
+    table until you retry or drop it. `claimjobs list --state dead` shows them.
+    """
+
+
+@dead.command("retry")
+@choice_options
+@json_option
+@queue_options
+@click.pass_context
+def retry_jobs(context: click.Context, /, target: Target, as_json: bool, **chosen: Any) -> None:
+    """Make dead jobs due now, with all their attempts, and print how many.
+
+    Their last error stays until the next one. They are committed in chunks of 1,000: chunks that were committed before
+    an interruption stay, and the same command goes on from there. An ID that is not the key of a dead job is reported
+    (exit code 5).
+
+    \b
+    Examples:
+      claimjobs dead retry --all
+      claimjobs dead retry --where "last_error like 'Timeout%'" --limit 10
+    """
+    _must_be_one_choice(**chosen)
+    with target.queue() as queue:
+        given, missing = _choice(queue, **chosen)
+        retried = queue.jobs.retry(**given)
+    data(json.dumps({"retried": retried}) if as_json else retried)
+    _report_missing(context, missing)
+
+
+@dead.command()
+@choice_options
+@click.option("--yes", is_flag=True, help="Do not ask.")
+@json_option
+@queue_options
+@click.pass_context
+def drop(context: click.Context, /, target: Target, yes: bool, as_json: bool, **chosen: Any) -> None:
+    """Delete dead jobs, after a question, and print how many.
+
+    They are committed in chunks of 1,000. Without a terminal --yes is needed. An ID that is not the key of a dead job
+    is reported (exit code 5).
+
+    With --side-car nothing is deleted: the rows stay in your table, and the side-car calls them done, so that they are
+    not executed again.
+
+    \b
+    Examples:
+      claimjobs dead drop --all --yes
+      claimjobs dead drop --where "last_error like '%bounced%'" --yes
+    """
+    _must_be_one_choice(**chosen)
+    with target.queue() as queue:
+        given, missing = _choice(queue, **chosen)
+        keys, limit = given["keys"], given["limit"]
+        count = queue.jobs.count(given["where"], state=DEAD) if keys is None else len(keys) - len(missing)
+        if not yes and (count := min(count, limit or count)):
+            jobs = f"{number(count, 'dead job')} of {queue.table.fullname}"
+            need_yes(f"this would drop {jobs}")
+            ask(f"Drop {jobs} in {shown(queue.engine.url)}?")
+        dropped = queue.jobs.drop(**given)
+        if queue.settings.side_car and dropped:
+            say(f"the rows of {queue.table.fullname} stay; {queue.roles.name} says that they are done")
+    data(json.dumps({"dropped": dropped}) if as_json else dropped)
+    _report_missing(context, missing)
+
+
+def _must_be_one_choice(ids: tuple[str, ...], where: str | None, everything: bool, limit: int | None) -> None:
+    """Raises UsageError unless exactly one of IDs, `--where` and `--all` is given."""
+    if sum((bool(ids), where is not None, everything)) != 1:
+        raise click.UsageError("say which dead jobs: give either IDs, or --where SQL, or --all")
+    if ids and limit:
+        raise click.UsageError("--limit goes with --where or --all, not with IDs")
+
+
+def _choice(queue: Queue, ids: tuple[str, ...], **narrower: Any) -> tuple[dict[str, Any], list[Any]]:
+    """The arguments for `retry` and `drop`, and the keys that are those of no dead job. Raises BadParameter."""
+    keys = keys_of(queue.roles.key, ids)
+    given = {"keys": keys if ids else None, "where": narrower["where"], "limit": narrower["limit"]}
+    dead = {stored.key for stored in queue.jobs.show(keys) if stored.state == DEAD}
+    return given, [key for key in keys if key not in dead]
+
+
+def _report_missing(context: click.Context, missing: list[Any]) -> None:
+    if missing:
+        which = ", ".join(map(key_in_message, missing))
+        say(f"no dead job: {which}: {command('list --state dead')} shows which are")
+        context.exit(exits.INPUT)
+
+
+# --- texts ---------------------------------------------------------------------------------------------------
+
+
+def line_of(*fields: Any, error: Any) -> str:
+    """One line for a job, cut to the width of a terminal."""
+    line = "\t".join((*map(str, fields), visible(" ".join(str(error).split()))))
+    return line.expandtabs()[: shutil.get_terminal_size().columns] if on_terminal() else line
+
+
+def block_of(columns: Mapping[str, Any]) -> str:
+    """One line for each column. The lines of a long text are aligned."""
+    texts = {visible(name): "" if value is None else plain(value) for name, value in columns.items()}
+    widest = max(map(len, texts))
+    indent = "\n" + " " * (widest + 2)
+    lines = {name: indent.join(map(visible, text.rstrip("\n").split("\n"))) for name, text in texts.items()}
+    return "\n".join(f"{name:<{widest}}  {text}".rstrip() for name, text in lines.items())
+
+
+def _line(queue: Queue, entry: StoredJob) -> str:
     """One line for a job."""
     record: Mapping[str, Any] = entry.record or {}
     attempts, error = (queue.roles.value_of(role, record, "") for role in ("attempts", "last_error"))
     return line_of(key_in_message(entry.job.key), entry.state or "?", attempts, error=error)
 
 
-def _json(entry: JobEntry) -> str:
+def _json(entry: StoredJob) -> str:
     columns: dict[str, Any] = entry.columns
     return json.dumps(columns, default=plain)
+
+
+# --- keys ----------------------------------------------------------------------------------------------------
+
+
+def keys_of(columns: Sequence[sa.Column[Any]], texts: Iterable[str]) -> list[Any]:
+    """Keys of jobs, each once. One of several columns is a line of CSV, such as `eu,17`. Raises BadParameter."""
+    return list(dict.fromkeys(_key(columns, text) for text in texts))
+
+
+def _key(columns: Sequence[sa.Column[Any]], text: str) -> Any:
+    names = ", ".join(column.name for column in columns)
+    no_key = f"{text!r} is no key of {columns[0].table.fullname} ({names})"
+    fields = [text]
+    if len(columns) > 1:
+        with suppress(csv.Error):
+            fields = next(csv.reader([text]), [])
+    if len(fields) != len(columns):
+        raise click.BadParameter(f"{no_key}: write its parts as {','.join(column.name.upper() for column in columns)}")
+    try:
+        parts = tuple(map(_part, columns, fields))
+    except ValueError as error:
+        raise click.BadParameter(f"{no_key}: {error}") from None
+    return parts if len(parts) > 1 else parts[0]
+
+
+def _part(column: sa.Column[Any], text: str) -> Any:
+    """A part of a key. An instant is in UTC if no other zone is given."""
+    if not isinstance(column.type, Instant):
+        return value_for(column, text)
+    found: datetime = value_for(sa.Column(column.name, sa.DateTime()), text)
+    return found.replace(tzinfo=UTC)

@@ -25,7 +25,7 @@ COMMANDS: Final = {
     "list": ("jobs:list_", "List jobs in any state."),
     "show": ("jobs:show", "Show every column of jobs."),
     "cancel": ("jobs:cancel", "Make jobs dead that wait or are claimed."),
-    "dead": ("dead:dead", "List, retry or drop jobs that are out of attempts."),
+    "dead": ("jobs:dead", "Retry or drop jobs that are out of attempts."),
     "purge": ("operate:purge", "Delete jobs that have been done, or dead, for long."),
     "reclaim": ("operate:reclaim", "Reclaim the jobs of dead owners, if no consumer runs."),
     "pause": ("operate:pause", "Let no consumer claim from a table."),

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import io
 import json
 import logging
-import re
 from collections.abc import Iterator
 from dataclasses import asdict
 from datetime import datetime, timedelta
-from typing import Any, Final, Self
+from typing import Any, Self
 
-from rich._export_format import CONSOLE_SVG_FORMAT
 from rich.console import Console, Group
 from rich.live import Live
 from rich.progress_bar import ProgressBar
@@ -25,9 +22,6 @@ from claimjobs.log_records import LogFormat, TextFormatter, stderr_handler
 from claimjobs.report import Report
 from claimjobs.workers.run import Snapshot, Summary
 
-WIDTH: Final = 92
-"""The width of the picture in characters."""
-
 log = logging.getLogger("claimjobs.screen")
 
 
@@ -40,8 +34,6 @@ class Screen:
     def __init__(self, log_format: LogFormat = "text") -> None:
         self._log_format = log_format
         self._next = 0.0
-        self.last: Snapshot | None = None
-        """The last state in which a consumer worked, for the picture."""
 
     def __enter__(self) -> Self:
         log_to(stderr_handler(self._log_format))
@@ -52,8 +44,6 @@ class Screen:
 
     def update(self, snapshot: Snapshot) -> None:
         """Show this state, if the last one was not shown just now."""
-        if self.last is None or snapshot.phase == "running":
-            self.last = snapshot
         if snapshot.elapsed >= self._next or snapshot.phase == "ended":
             self._next = snapshot.elapsed + self.every
             self._show(snapshot)
@@ -160,16 +150,6 @@ def _bar(snapshot: Snapshot) -> Iterator[Table]:
     row = Table.grid(padding=(0, 1))
     row.add_row(ProgressBar(total=1.0, completed=share, width=40), f"{share:.0%}", left)
     yield row
-
-
-def picture(snapshot: Snapshot) -> str:
-    """The live table as an SVG, without a web font: a picture in a README must not load anything from elsewhere."""
-    console = Console(
-        record=True, width=WIDTH, file=io.StringIO(), force_terminal=True, color_system="truecolor", markup=False
-    )
-    console.print(drawn(snapshot))
-    template = re.sub(r"@font-face \{\{.*?\}\}", "", CONSOLE_SVG_FORMAT, flags=re.DOTALL)
-    return console.export_svg(title="claimjobs start-processing", code_format=template)
 
 
 # --- lines ---------------------------------------------------------------------------------------------------

@@ -7,7 +7,7 @@ import sys
 import threading
 from contextlib import AbstractContextManager
 from dataclasses import fields
-from typing import Any, Final, TextIO
+from typing import Any, Final
 
 import click
 from click.core import ParameterSource
@@ -16,7 +16,7 @@ from claimjobs.cli import exits
 from claimjobs.cli.console import LOG_FORMAT, data, log_to, show, write_nowhere
 from claimjobs.cli.options import AT_LEAST_1, COUNT, AnyOption, Number, Seconds, bind, port
 from claimjobs.cli.queue_options import Target, claim_options, retry_options
-from claimjobs.cli.screen import Screen, picture, screen_for, summary_json, summary_lines
+from claimjobs.cli.screen import Screen, screen_for, summary_json, summary_lines
 from claimjobs.log_records import LogFormat, stderr_handler
 from claimjobs.options import Liveness
 from claimjobs.signals import after, exit_despite_threads, graceful, interrupted_at_once
@@ -102,7 +102,6 @@ def _remember(context: click.Context, _option: click.Parameter, log_format: LogF
     callback=_remember,
     help="The log on standard error: as text, or as one JSON object a line.",
 )
-@click.option("--picture", "file", type=click.File("w", "utf-8", lazy=False), help="Write the table as an SVG.")
 @claim_options
 @click.pass_context
 def start_processing(
@@ -116,7 +115,6 @@ def start_processing(
     health_port: int | None,
     bind: str,
     as_json: bool,
-    file: TextIO | None,
     **given: Any,
 ) -> None:
     """Run consumers, and generators, until Ctrl-C, --duration, --drain or --idle ends them.
@@ -167,9 +165,6 @@ def start_processing(
         supervisor, threads = Supervisor(plan, run, screen.update), threading.enumerate()
         summary = _supervised(supervisor, screen, endpoints.served(supervisor, plan))
     _print(summary, supervisor.display_error, as_json=as_json)
-    if file is not None and screen.last is not None:
-        file.write(picture(screen.last))
-        file.close()
     code = exits.TABLE if summary.table_missing else exits.GAVE_UP if summary.gave_up else exits.OK
     code = exits.INTERRUPTED if supervisor.cancelled else code
     exit_despite_threads(code, but=threads)

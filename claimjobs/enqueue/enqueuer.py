@@ -305,11 +305,8 @@ class Insert:
                 there = chunk.only([number not in set(new.numbers) for number in chunk.numbers])
                 return self._change(there, but=()) + self._insert(new)
         if len(chunk) > 1:
-            half = len(chunk) // 2
-            return self._insert(chunk.part(slice(half))) + self._insert(chunk.part(slice(half, None)))
-        row = chunk.rows[0]
-        bad = BadRow(chunk.numbers[0], culprit(row, self._table) or reason(refusal), row)
-        bad.__cause__ = refusal
+            return sum(map(self._insert, chunk.halves))
+        bad = self._bad_row(chunk, refusal)
         if self._doubtful is None or not isinstance(refusal, sa.exc.DBAPIError) or self._is_of_a_row(refusal):
             self._tell(bad)
             return 0
@@ -329,20 +326,20 @@ class Insert:
             if isinstance(error, sa.exc.DBAPIError) and not self._may_be_of_a_row(error):
                 raise
             if len(chunk) > 1:
-                half = len(chunk) // 2
-                return self._change(chunk.part(slice(half)), but=but) + self._change(
-                    chunk.part(slice(half, None)), but=but
-                )
-            row = chunk.rows[0]
-            bad = BadRow(chunk.numbers[0], culprit(row, self._table) or reason(error), row)
-            bad.__cause__ = error
-            self._tell(bad)
+                return sum(self._change(half, but=but) for half in chunk.halves)
+            self._tell(self._bad_row(chunk, error))
             return 0
         self._tries.update(gone.numbers)
         for number, row in zip(gone.numbers, gone.rows, strict=True):
             if self._tries[number] > TRIES:
                 self._tell(BadRow(number, "its unique key is in the table, but no row is found by these values", row))
         return changed + self._insert(gone.only([self._tries[number] <= TRIES for number in gone.numbers]))
+
+    def _bad_row(self, chunk: Chunk, refusal: Exception) -> BadRow:
+        """The only row of a chunk, which was refused."""
+        bad = BadRow(chunk.numbers[0], culprit(chunk.rows[0], self._table) or reason(refusal), chunk.rows[0])
+        bad.__cause__ = refusal
+        return bad
 
     def _raise_doubtful(self) -> None:
         """Raise the error by which each row was refused, if none was inserted: a missing column, for example."""

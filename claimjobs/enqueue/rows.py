@@ -48,9 +48,10 @@ class Chunk:
     def __len__(self) -> int:
         return len(self.rows)
 
-    def part(self, places: slice) -> Chunk:
-        """Adjacent rows of the chunk."""
-        return Chunk(self.numbers[places], self.rows[places])
+    @property
+    def halves(self) -> tuple[Chunk, Chunk]:
+        middle = len(self) // 2
+        return Chunk(self.numbers[:middle], self.rows[:middle]), Chunk(self.numbers[middle:], self.rows[middle:])
 
     def only(self, keep: Sequence[bool]) -> Chunk:
         """The rows for which `keep` has True."""

@@ -18,6 +18,7 @@ INSTEAD: Final[dict[str, str]] = {
     "--from-line": "give the lines from there on, as with `tail -n +1000 FILE | claimjobs enqueue -`",
     "--ledger": "make and purge the ledger in Python, by claimjobs.contrib.ledger",
     "--attempts": "give --retry-attempts, or [retry] of a --map file",
+    "--picture": "record the terminal, as with asciinema",
     "--prefetch": "handle many jobs at once by --concurrency N, with a function of a job",
     "--lock": "choose advisory locks in Python: Queue(hold='transaction', locking=AdvisoryLocks())",
     "--candidates-url": "read candidates from a replica in Python: Queue(locking=Replica(url))",

@@ -10,11 +10,10 @@ import sqlalchemy as sa
 
 from claimjobs.admin import stats as statistics
 from claimjobs.admin.backlog import LIMIT, Backlog, read_backlog
-from claimjobs.admin.dead_jobs import DeadJobs
-from claimjobs.admin.job_list import JobList
 from claimjobs.admin.pause import PauseSwitch
 from claimjobs.admin.purge import Kept, Purge
 from claimjobs.admin.stats import Retries, Stats
+from claimjobs.admin.stored_jobs import StoredJobs
 from claimjobs.database.connect import connected
 from claimjobs.dialects import Key
 from claimjobs.errors import UnfitTable
@@ -107,14 +106,9 @@ class QueueOperations:
             return moment
 
     @property
-    def dead(self) -> DeadJobs:
-        """The dead jobs, to list, retry or drop them."""
-        return DeadJobs(self._access.backend, self._chosen.now, self._access.connector)
-
-    @property
-    def jobs(self) -> JobList:
-        """The jobs of the table in any state, to list and show them."""
-        return JobList(self._access.backend, self._chosen.now, self._access.connector)
+    def jobs(self) -> StoredJobs:
+        """The jobs of the table in any state: list, show and count them; retry or drop dead ones."""
+        return StoredJobs(self._access.backend, self._chosen.now, self._access.connector)
 
     def cancel(self, keys: Iterable[Key], reason: str | None = None) -> Sequence[Key]:
         """Make these jobs dead, if they wait or are claimed; return the keys of those.

@@ -391,11 +391,6 @@ class Queue(QueueOperations):
         """The parameters of this Queue, checked."""
         return self._chosen
 
-    @property
-    def hold(self) -> HoldKind:
-        """What holds a claim while the handler works."""
-        return self._chosen.hold
-
     def close(self) -> None:
         """Release all held jobs, remove the owner, close the connection. The Queue can be used again."""
         self._consumer.close()

@@ -344,6 +344,14 @@ class WriteInHalves:
         certain = not isinstance(error, sa.exc.DBAPIError) or self._dialect.errors.refuses_row(error)
         return None if self._is_written or certain else error
 
+    @contextlib.contextmanager
+    def writing(self, keys: Sequence[Key]) -> Iterator[None]:
+        """A block that writes these keys. What the database refuses in it is tried in halves."""
+        try:
+            yield
+        except sa.exc.DBAPIError as error:
+            self.refuse(keys, error)
+
     def write_last(self, keys: Sequence[Key]) -> None:
         """Write these keys, which were not written now, after all others."""
         self._is_written = False

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 import sqlalchemy as sa
@@ -10,13 +9,6 @@ import sqlalchemy as sa
 from claimjobs.dialects import Dialect
 from claimjobs.table.columns import DEAD, DONE, UNCLAIMED
 from claimjobs.table.roles import ColumnRoles
-
-Predicates = Sequence[sa.ColumnElement[bool]]
-
-
-def count_dead(roles: ColumnRoles, where: Predicates) -> sa.Select[Any]:
-    """How many jobs are dead."""
-    return sa.select(sa.func.count()).select_from(roles.table).where(roles.state.is_(DEAD), *where)
 
 
 def retry_dead(roles: ColumnRoles, dialect: Dialect, now: sa.ColumnElement[Any]) -> sa.Update:

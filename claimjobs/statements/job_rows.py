@@ -36,13 +36,13 @@ class JobRows:
         """The order in which rows with a state are read, if this one is the queue's."""
         return order
 
-    def in_state(self, state: str) -> sa.ColumnElement[bool]:
-        """The predicate of a row of the user's table whose job is in this state."""
+    def in_state(self, state: str, *where: sa.ColumnElement[bool]) -> sa.ColumnElement[bool]:
+        """The predicate of a row of the user's table whose job is in this state, and meets all others."""
         if state not in self._roles.state.can:
             return sa.false()
         is_claimed_here = state == CLAIMED and self._roles.claim_rows is not None  # a done job may be in a claim row
         says = self._roles.state.columns_say(UNCLAIMED) if is_claimed_here else sa.true()
-        return sa.and_(self._roles.state.is_(state), says)
+        return sa.and_(self._roles.state.is_(state), says, *where)
 
     @property
     def state(self) -> sa.ColumnElement[str | None]:
@@ -76,15 +76,16 @@ class JobRowsBesideSideCar(JobRows):
     def unclaimed(self) -> sa.ColumnElement[bool]:
         return unclaimed(self._pair)
 
-    def in_state(self, state: str) -> sa.ColumnElement[bool]:
+    def in_state(self, state: str, *where: sa.ColumnElement[bool]) -> sa.ColumnElement[bool]:
         if state == UNCLAIMED:
-            return self.unclaimed
+            return sa.and_(self.unclaimed, *where)
         if state == CLAIMED:
-            return sa.and_(~self._pair.source.free, ~self._says(DONE), ~self._says(DEAD))
-        return self._says(state)
+            return sa.and_(~self._pair.source.free, ~self._says(DONE), ~self._says(DEAD), *where)
+        return self._says(state, *where)
 
-    def _says(self, state: str) -> sa.ColumnElement[bool]:
-        said = sa.exists().where(self._pair.same_key, self._roles.state.columns_say(state))
+    def _says(self, state: str, *where: sa.ColumnElement[bool]) -> sa.ColumnElement[bool]:
+        meeting = self.meeting(where) if where else ()
+        said = sa.exists().where(self._pair.same_key, self._roles.state.columns_say(state), *meeting)
         return said.correlate(self._pair.source.table)
 
     def order(self, order: Sequence[sa.ColumnElement[Any]]) -> Sequence[sa.ColumnElement[Any]]:

@@ -38,11 +38,6 @@ def purge_page(roles: ColumnRoles, dialect: Dialect, chosen: Predicates, after: 
     return sa.select(*columns).where(*chosen, *is_after).order_by(*columns).limit(LIMIT)
 
 
-def count_chosen(roles: ColumnRoles, chosen: Predicates) -> sa.Select[Any]:
-    """How many jobs meet these predicates."""
-    return sa.select(sa.func.count()).select_from(roles.table).where(*chosen)
-
-
 def delete_old(roles: ColumnRoles, dialect: Dialect, guard: Predicates) -> sa.Delete:
     """Delete those of the jobs `keys` that are still old. `guard` is `old`: it holds no text of the user's."""
     return dialect.restrict_to_keys(dialect.delete(roles.table).where(*guard), roles.key, roles.key_index)

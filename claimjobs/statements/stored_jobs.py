@@ -23,6 +23,11 @@ def page(
     return sa.select(*columns).where(*where, *is_after).order_by(*roles.key).limit(LIMIT)
 
 
+def count(roles: ColumnRoles, where: Predicates) -> sa.Select[Any]:
+    """How many rows meet all predicates."""
+    return sa.select(sa.func.count()).select_from(roles.table).where(*where)
+
+
 def chosen(roles: ColumnRoles, dialect: Dialect, columns: Sequence[Any], where: Predicates) -> sa.Select[Any]:
     """These columns of those of the rows `keys` that meet all predicates, in the order of their keys."""
     rows = sa.select(*columns).where(*where).order_by(*roles.key)

@@ -117,7 +117,7 @@ class Reporter(BatchObserver):
     def _stalled(self) -> float:
         """Seconds without progress. A lease needs none: a process whose batch hangs for too long ends itself."""
         batch, now = self._open, time.monotonic()
-        if batch is None or self._queue.hold == "lease":
+        if batch is None or self._queue.settings.by_lease:
             return 0.0
         undecided = len(batch.undecided)
         if undecided != self._undecided:

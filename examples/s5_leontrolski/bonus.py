@@ -57,7 +57,7 @@ def retried(url: str, events: int) -> str:
             for job in batch:
                 batch.fail(job, "the task failed", retry=False)
         errored = statuses(url).get(author.ERRORED, 0)
-        again = queue.dead.retry()
+        again = queue.jobs.retry()
         processed = len(done(queue, events))
     return f"{errored} errored, {again} retried, {processed} processed"
 

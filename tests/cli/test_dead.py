@@ -1,4 +1,4 @@
-"""`claimjobs dead`."""
+"""`claimjobs dead`, and the dead jobs of `claimjobs list`."""
 
 from __future__ import annotations
 
@@ -58,6 +58,10 @@ def dead(backend: Backend, *words: str, stdin: str = "") -> Ended:
     return claimjobs("dead", *words, "--url", backend.url, stdin=stdin.encode())
 
 
+def listed(backend: Backend, *words: str) -> Ended:
+    return claimjobs("list", "--state", "dead", *words, "--url", backend.url)
+
+
 def states(backend: Backend) -> dict[int, str]:
     return {row["id"]: row["status"] for row in backend.rows()}
 
@@ -67,49 +71,49 @@ def states(backend: Backend) -> dict[int, str]:
 
 def test_list_is_a_line_a_job_with_its_key_first(database: Backend) -> None:
     dead_jobs(database, "no such street", "Timeout: over\n  there", "no such street")
-    ended = dead(database, "list")
+    ended = listed(database)
     assert (ended.code, ended.err) == (exits.OK, "")
-    assert ended.out == "1\t1\tno such street\n2\t1\tTimeout: over there\n3\t1\tno such street\n"
+    assert ended.out == "1\tdead\t1\tno such street\n2\tdead\t1\tTimeout: over there\n3\tdead\t1\tno such street\n"
 
 
 def test_list_takes_a_predicate_and_a_limit(database: Backend) -> None:
     dead_jobs(database, "a", "Timeout: b", "Timeout: c")
-    words = ("list", "--where", "last_error like 'Timeout%' -- those", "--limit", "1")
-    assert dead(database, *words).out == "2\t1\tTimeout: b\n"
+    words = ("--where", "last_error like 'Timeout%' -- those", "--limit", "1")
+    assert listed(database, *words).out == "2\tdead\t1\tTimeout: b\n"
 
 
 def test_a_list_without_dead_jobs_is_empty(anywhere: Backend) -> None:
     dead_jobs(anywhere)
-    none = "claimjobs: no dead job in jobs\n"
-    assert dead(anywhere, "list") == Ended(exits.OK, "", none)
-    assert dead(anywhere, "list", "--json") == Ended(exits.OK, "", none)
-    assert dead(anywhere, "list", "--where", "id > 5").err == "claimjobs: no dead job in jobs for which this holds\n"
+    none = "claimjobs: no such job in jobs\n"
+    assert listed(anywhere) == Ended(exits.OK, "", none)
+    assert listed(anywhere, "--json") == Ended(exits.OK, "", none)
+    assert listed(anywhere, "--where", "id > 5").err == none
 
 
 def test_json_has_every_column(database: Backend) -> None:
     dead_jobs(database, "no such street", "Müller")
-    ended = dead(database, "list", "--json")
+    ended = listed(database, "--json")
     found = [json.loads(line) for line in ended.out.splitlines()]
     assert [(job["id"], job["d"], job["status"], job["last_error"]) for job in found] == [
         (1, "0001", "dead", "no such street"),
         (2, "0002", "dead", "Müller"),
     ]
-    assert list(found[0]) == list(JOBS.columns.keys())
+    assert list(found[0]) == ["claimjobs_state", *JOBS.columns.keys()]
     assert found[0]["run_at"].endswith("+00:00")
 
 
 def test_on_a_terminal_a_line_is_no_longer_than_it_is_wide(anywhere: Backend, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("claimjobs.cli.dead.on_terminal", lambda: True)
+    monkeypatch.setattr("claimjobs.cli.jobs.on_terminal", lambda: True)
     monkeypatch.setenv("COLUMNS", "60")
     dead_jobs(anywhere, "x" * 500)
-    [line] = dead(anywhere, "list").out.splitlines()
-    assert line == f"1       1       {'x' * 44}"
+    [line] = listed(anywhere).out.splitlines()
+    assert line == f"1       dead    1       {'x' * 36}"
 
 
 def test_a_predicate_that_cannot_be_read(anywhere: Backend) -> None:
     dead_jobs(anywhere, "a")
-    for words in (("list",), ("retry",), ("drop", "--yes")):
-        ended = dead(anywhere, *words, "--where", "colour = 'red'")
+    for words in (("list",), ("dead", "retry"), ("dead", "drop", "--yes")):
+        ended = claimjobs(*words, "--where", "colour = 'red'", "--url", anywhere.url)
         assert (ended.code, ended.out) == (exits.INPUT, "")
         assert "colour" in ended.err
     assert states(anywhere) == {1: "dead", 2: "unclaimed"}
@@ -140,7 +144,7 @@ def test_ids_that_are_not_dead_are_told_and_the_others_retried(anywhere: Backend
     ended = dead(anywhere, "retry", "1", "3", "99")
     assert (ended.code, ended.out) == (exits.INPUT, "1\n")
     assert "claimjobs: no dead job: " in ended.err
-    assert "claimjobs dead list" in ended.err
+    assert "claimjobs list --state dead" in ended.err
     assert states(anywhere) == {1: "unclaimed", 2: "dead", 3: "unclaimed"}
 
 
@@ -217,7 +221,7 @@ def test_keys_of_several_columns_are_written_as_csv(database: Backend) -> None:
     database.make(PAIRS)
     keys = [("eu", 1), ("eu", 2), ('a "b", c', 3)]
     database.insert(PAIRS, [{"region": region, "number": number, "status": "dead"} for region, number in keys])
-    ended = dead(database, "list", "--table", "pairs")
+    ended = listed(database, "--table", "pairs")
     texts = [line.split("\t")[0] for line in ended.out.splitlines()]
     assert sorted(texts) == ['"a ""b"", c",3', "eu,1", "eu,2"]
     assert dead(database, "retry", "--table", "pairs", *texts[:2]).out == "2\n"
@@ -237,7 +241,7 @@ def test_what_list_prints_the_others_read(anywhere: Backend, models: Any) -> Non
         anywhere.make(table)
         anywhere.insert(table, [{"id": key, "status": "dead"} for key in keys])
         name = f"cli_dead_models:{table.name}"
-        texts = [line.split("\t")[0] for line in dead(anywhere, "list", "--table", name).out.splitlines()]
+        texts = [line.split("\t")[0] for line in listed(anywhere, "--table", name).out.splitlines()]
         assert len(texts) == 2
         assert claimjobs("show", "--json", "--table", name, texts[0], "--url", anywhere.url).code == exits.OK
         assert dead(anywhere, "retry", "--table", name, *texts) == Ended(exits.OK, "2\n", "")
@@ -246,7 +250,7 @@ def test_what_list_prints_the_others_read(anywhere: Backend, models: Any) -> Non
 def test_a_group_without_a_command_shows_its_help() -> None:
     ended = claimjobs("dead")
     assert ended.code == exits.USAGE
-    assert all(f"  {name} " in ended.said for name in ("list", "retry", "drop"))
+    assert all(f"  {name} " in ended.said for name in ("retry", "drop"))
 
 
 def test_where_there_is_nothing_to_drop_nothing_is_asked(anywhere: Backend) -> None:

@@ -57,4 +57,4 @@ def test_cancel_says_what_it_did_not_do(anywhere: Backend) -> None:
         "claimjobs: 1 was not cancelled: it is dead",
         "claimjobs: 99 was not cancelled: no row of jobs has this key",
     ]
-    assert run(anywhere, "dead", "list").out == "1\t1\ta\n2\t0\tcancelled: enough\n"
+    assert run(anywhere, "list", "--state", "dead").out == "1\tdead\t1\ta\n2\tdead\t0\tcancelled: enough\n"

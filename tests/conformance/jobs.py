@@ -9,7 +9,8 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from claimjobs import Job
+from claimjobs import Job, Queue
+from claimjobs.table.predicates import Where
 from tests.backends import Backend
 
 
@@ -21,6 +22,11 @@ def jobs(count: int, **columns: Any) -> list[dict[str, Any]]:
 def names(found: Iterable[Job]) -> list[str]:
     """`d` of each. Of a batch too, without deciding anything about its jobs."""
     return [job.d for job in getattr(found, "jobs", found)]
+
+
+def dead_jobs(queue: Queue, where: Where = None, *, limit: int | None = None) -> list[Job]:
+    """The dead jobs: the rows with their attempts and their last errors."""
+    return [stored.record or stored.job for stored in queue.jobs.list(where, state="dead", limit=limit)]
 
 
 @contextmanager

@@ -13,7 +13,7 @@ from claimjobs import Job, Queue, make, side_car_tables
 from claimjobs.errors import BadArgument, BatchMisused, RowsRefused
 from claimjobs.options import Liveness
 from tests.backends import Backend
-from tests.conformance.jobs import jobs
+from tests.conformance.jobs import dead_jobs, jobs
 from tests.conformance.owners import hold_of
 from tests.conformance.test_refusals import constrain
 from tests.conformance.test_work import EXECUTORS, until, working
@@ -78,9 +78,9 @@ def test_what_waits_or_is_claimed_is_cancelled_and_nothing_else(backend: Backend
     batch.settle()
     assert [job.key for job in batch.lost] == [3]
     assert states(queue)[3] == "dead"
-    assert [job.last_error for job in queue.dead.list()] == ["wrong", "cancelled: not wanted", "cancelled: not wanted"]
+    assert [job.last_error for job in dead_jobs(queue)] == ["wrong", "cancelled: not wanted", "cancelled: not wanted"]
     assert other.cancel([3, 5]) == []
-    assert other.dead.retry([3, 5]) == 2
+    assert other.jobs.retry([3, 5]) == 2
     with queue.claim() as batch:
         assert sorted(job.key for job in batch.jobs) == [3, 5, 6]
         batch.done()
@@ -120,7 +120,7 @@ def test_a_job_of_the_pool_is_given_up_when_it_is_cancelled(backend: Backend, ex
             ended.append(job.key)
 
     with working(queue, executor, body, concurrency=2, size=2):
-        backend.wait_for(lambda: begun == [1, 2], "all places are taken")
+        backend.wait_for(lambda: set(begun) == {1, 2}, "all places are taken")
         queue.cancel([1, 2, 4])
         backend.wait_for(lambda: set(states(queue).values()) == {"done", "dead"}, "its place is another job's")
         assert 4 not in begun
@@ -131,7 +131,7 @@ def test_a_job_of_the_pool_is_given_up_when_it_is_cancelled(backend: Backend, ex
 
 
 def test_what_an_open_transaction_holds_is_not_cancelled(backend: Backend, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("claimjobs.admin.job_list.PATIENCE", 0.2)
+    monkeypatch.setattr("claimjobs.admin.stored_jobs.PATIENCE", 0.2)
     queue = queue_of(backend, {"hold": "transaction"}, 2)
     with queue.claim(1) as batch:
         assert queue.cancel([1, 2]) == [2]

@@ -15,7 +15,7 @@ from claimjobs import Columns, Queue
 from claimjobs.dialects.types import Instant
 from claimjobs.errors import ColumnMissing, ColumnUnfit, KeyUnfit, StateMissing
 from tests.backends import Backend
-from tests.conformance.jobs import counted, way_of_a_claim
+from tests.conformance.jobs import counted, dead_jobs, way_of_a_claim
 from tests.conformance.owners import declare_dead, still
 
 SMALLINTS = {"unclaimed": 0, "claimed": 1, "done": 2, "dead": 3}
@@ -71,8 +71,8 @@ def roundabout(queue: Queue, keys: list[Any]) -> None:
     assert batch.lost == ()
     stats = queue.stats()
     assert (stats.unclaimed, stats.claimed, stats.dead) == (4, 0, 1)
-    assert [job.key for job in queue.dead.list()] == [keys[3]]
-    assert queue.dead.retry() == 1
+    assert [job.key for job in dead_jobs(queue)] == [keys[3]]
+    assert queue.jobs.retry() == 1
     with queue.claim() as batch:
         assert [job.key for job in batch.jobs] == keys[1:]
         batch.done()
@@ -169,7 +169,7 @@ def test_an_owner_is_all_that_tells(backend: Backend) -> None:
         with pytest.raises(ColumnMissing, match="no column 'status'"):
             batch.fail(batch[0], "broken", retry=False)
         with pytest.raises(ColumnMissing, match="no column 'status'"):
-            assert queue.dead
+            queue.jobs.retry()
         batch.done()
     assert queue.stats().left == 0
 

@@ -10,11 +10,11 @@ import pytest
 import sqlalchemy as sa
 
 from claimjobs import Queue, job_table
-from claimjobs.admin import dead_jobs, stored_jobs
+from claimjobs.admin import stored_jobs
 from claimjobs.errors import BadArgument, BadPredicate
 from claimjobs.table.definitions import article_table
 from tests.backends import Backend, Clock
-from tests.conformance.jobs import counted, jobs, names
+from tests.conformance.jobs import counted, dead_jobs, jobs, names
 from tests.conformance.owners import still
 
 JOBS = article_table()
@@ -43,8 +43,7 @@ def states(backend: Backend) -> dict[str, str]:
 
 @pytest.fixture
 def small_chunks(monkeypatch: pytest.MonkeyPatch) -> int:
-    for module in (dead_jobs, stored_jobs):
-        monkeypatch.setattr(module, "AT_ONCE", 3)
+    monkeypatch.setattr(stored_jobs, "AT_ONCE", 3)
     return 3
 
 
@@ -56,7 +55,7 @@ def test_only_the_dead_are_listed_by_their_keys(backend: Backend) -> None:
     queue.enqueue(jobs(6))
     bury(queue, 3)
     held = queue.claim(1)
-    found = list(queue.dead.list())
+    found = list(dead_jobs(queue))
     assert names(found) == ["0003", "0004", "0005"]
     assert [(job.status, job.owner_id, job.attempts) for job in found] == [("dead", None, 1)] * 3
     assert {job.last_error for job in found} == {"no such street"}
@@ -70,7 +69,7 @@ def test_a_list_of_any_length_is_read_in_pages(backend: Backend, small_chunks: i
     if count:
         bury(queue, count)
     with counted(backend.engine) as sent:
-        assert names(queue.dead.list()) == [f"{n:04}" for n in range(count)]
+        assert names(dead_jobs(queue)) == [f"{n:04}" for n in range(count)]
     assert sum("last_error" in sql for sql in sent) == count // small_chunks + 1
 
 
@@ -79,15 +78,15 @@ def test_a_list_ends_at_its_limit(backend: Backend, small_chunks: int, limit: in
     queue = backend.queue()
     queue.enqueue(jobs(7))
     bury(queue, 7)
-    assert names(queue.dead.list(limit=limit)) == [f"{n:04}" for n in range(min(limit, 7))]
+    assert names(dead_jobs(queue, limit=limit)) == [f"{n:04}" for n in range(min(limit, 7))]
 
 
 def test_a_list_that_is_left_early_leaves_no_connection(backend: Backend, small_chunks: int) -> None:
     queue = backend.queue()
     queue.enqueue(jobs(7))
     bury(queue, 7)
-    found = iter(queue.dead.list())
-    assert next(found).d == "0000"
+    found = queue.jobs.list(state="dead")
+    assert next(found).job.d == "0000"
     del found
 
 
@@ -95,11 +94,11 @@ def test_a_list_can_be_narrowed(backend: Backend) -> None:
     queue = backend.queue()
     queue.enqueue(jobs(6))
     bury(queue, 6)
-    assert names(queue.dead.list(JOBS.c.d > "0003")) == ["0004", "0005"]
-    assert names(queue.dead.list(sa.text("d = '0000' OR d = '0002'"))) == ["0000", "0002"]
-    assert names(queue.dead.list(lambda: JOBS.c.d == "0001")) == ["0001"]
-    assert queue.dead.count() == 6
-    assert queue.dead.count(JOBS.c.d > "0003") == 2
+    assert names(dead_jobs(queue, JOBS.c.d > "0003")) == ["0004", "0005"]
+    assert names(dead_jobs(queue, sa.text("d = '0000' OR d = '0002'"))) == ["0000", "0002"]
+    assert names(dead_jobs(queue, lambda: JOBS.c.d == "0001")) == ["0001"]
+    assert queue.jobs.count(state="dead") == 6
+    assert queue.jobs.count(JOBS.c.d > "0003", state="dead") == 2
 
 
 def test_the_queues_own_predicate_hides_no_dead_job(backend: Backend) -> None:
@@ -107,18 +106,22 @@ def test_the_queues_own_predicate_hides_no_dead_job(backend: Backend) -> None:
     queue.enqueue(jobs(2))
     bury(queue, 2)
     narrow = backend.queue(where=JOBS.c.d == "none")
-    assert narrow.dead.count() == 2
+    assert narrow.jobs.count(state="dead") == 2
 
 
-def test_chosen_ones_are_shown_if_they_are_dead(backend: Backend) -> None:
+def test_chosen_ones_are_shown_in_any_state(backend: Backend) -> None:
     queue = backend.queue(JOBS)
     queue.enqueue(jobs(4))
     bury(queue, 3)
     keys = [row["id"] for row in backend.rows()]
-    assert names(queue.dead.show([keys[2], keys[0], keys[3], 999_999, keys[0]])) == ["0000", "0002"]
-    assert queue.dead.show([]) == ()
-    [shown] = queue.dead.show([keys[0]])
-    assert dict(shown) == dict(backend.rows(JOBS)[0])
+    shown = queue.jobs.show([keys[2], keys[0], keys[3], 999_999, keys[0]])
+    assert [(stored.job.d, stored.state) for stored in shown] == [
+        ("0000", "dead"),
+        ("0002", "dead"),
+        ("0003", "unclaimed"),
+    ]
+    assert queue.jobs.show([]) == ()
+    assert dict(shown[0].job) == dict(backend.rows(JOBS)[0])
 
 
 def test_a_predicate_that_cannot_be_read_is_told_as_such(backend: Backend) -> None:
@@ -126,10 +129,10 @@ def test_a_predicate_that_cannot_be_read_is_told_as_such(backend: Backend) -> No
     queue.enqueue(jobs(1))
     bury(queue, 1)
     nonsense = sa.text("colour = 'red'")
-    for use in (queue.dead.count, lambda where: list(queue.dead.list(where))):
+    for use in (queue.jobs.count, lambda where: list(dead_jobs(queue, where))):
         with pytest.raises(BadPredicate, match="colour"):
             use(nonsense)
-    for write in (queue.dead.retry, queue.dead.drop):
+    for write in (queue.jobs.retry, queue.jobs.drop):
         with pytest.raises(BadPredicate, match="colour"):
             write(where=nonsense)
         with pytest.raises(BadPredicate, match="colour"):
@@ -147,7 +150,7 @@ def test_a_retried_job_has_all_its_attempts_again_from_now_on(backend: Backend, 
     backend.run("UPDATE jobs SET suspect = 1, attempts = 5")
     clock.now += timedelta(hours=1)
     [key] = [row["id"] for row in backend.rows()]
-    assert queue.dead.retry([key]) == 1
+    assert queue.jobs.retry([key]) == 1
     [row] = backend.rows(JOBS)
     assert (row["status"], row["owner_id"], row["owner_date"]) == ("unclaimed", None, None)
     assert (row["attempts"], row["suspect"], row["run_at"]) == (0, 0, clock.now)
@@ -167,9 +170,9 @@ def test_only_what_is_dead_is_touched(backend: Backend) -> None:
     held = queue.claim(1)
     before = [row for row in backend.rows() if row["d"] not in ("0001", "0002")]
     keys = [row["id"] for row in backend.rows()]
-    assert queue.dead.retry(keys[:2]) == 1
-    assert queue.dead.drop(keys) == 1
-    assert queue.dead.drop(keys) == queue.dead.retry(keys) == queue.dead.drop() == queue.dead.retry() == 0
+    assert queue.jobs.retry(keys[:2]) == 1
+    assert queue.jobs.drop(keys) == 1
+    assert queue.jobs.drop(keys) == queue.jobs.retry(keys) == queue.jobs.drop() == queue.jobs.retry() == 0
     assert [row for row in backend.rows() if row["d"] != "0001"] == before
     held.done()
     held.settle()
@@ -181,10 +184,10 @@ def test_all_or_those_of_a_predicate_or_the_first_of_them(backend: Backend, smal
     queue = backend.queue()
     queue.enqueue(jobs(12))
     bury(queue, 11)
-    write = getattr(queue.dead, way)
+    write = getattr(queue.jobs, way)
     assert write(where=sa.text("d = '0001' OR d = '0003'")) == 2
     assert write(where=JOBS.c.d > "0003", limit=4) == 4
-    assert names(queue.dead.list()) == ["0000", "0002", "0008", "0009", "0010"]
+    assert names(dead_jobs(queue)) == ["0000", "0002", "0008", "0009", "0010"]
     assert write(limit=0) == write([]) == 0
     assert write() == 5
     gone = [d for d, status in states(backend).items() if status == "unclaimed"]
@@ -197,7 +200,7 @@ def test_a_chunk_is_one_statement_and_one_commit(backend: Backend, small_chunks:
     queue.enqueue(jobs(7))
     bury(queue, 7)
     keys = [row["id"] for row in backend.rows()]
-    write = getattr(queue.dead, way)
+    write = getattr(queue.jobs, way)
     with counted(backend.engine) as sent:
         assert write(keys) == 7
     verb = "UPDATE" if way == "retry" else "DELETE"
@@ -210,9 +213,9 @@ def test_a_thousand_and_one_are_two_chunks(backend: Backend) -> None:
     queue = still(backend.queue())
     queue.enqueue(jobs(1_001))
     bury(queue, 1_001)
-    assert sum(1 for _ in queue.dead.list()) == 1_001
+    assert sum(1 for _ in dead_jobs(queue)) == 1_001
     with counted(backend.engine) as sent:
-        assert queue.dead.retry() == 1_001
+        assert queue.jobs.retry() == 1_001
     assert sum(sql.startswith("UPDATE") for sql in sent) == 2
 
 
@@ -230,10 +233,10 @@ def test_what_was_done_before_an_interruption_stands(backend: Backend, small_chu
 
     sa.event.listen(backend.engine, "before_cursor_execute", interrupt)
     with pytest.raises(KeyboardInterrupt):
-        queue.dead.retry()
+        queue.jobs.retry()
     sa.event.remove(backend.engine, "before_cursor_execute", interrupt)
     assert list(states(backend).values()) == ["unclaimed"] * 3 + ["dead"] * 4
-    assert queue.dead.retry() == 4
+    assert queue.jobs.retry() == 4
 
 
 def test_each_is_brought_back_once_even_if_it_dies_again_at_once(backend: Backend, small_chunks: int) -> None:
@@ -252,7 +255,7 @@ def test_each_is_brought_back_once_even_if_it_dies_again_at_once(backend: Backen
 
     other = backend.queue(bind=backend.new_engine())
     sa.event.listen(backend.engine, "before_cursor_execute", kill)
-    assert queue.dead.retry() == 9
+    assert queue.jobs.retry() == 9
     sa.event.remove(backend.engine, "before_cursor_execute", kill)
     assert died == [f"{n:04}" for n in range(6)]  # the last chunk is not followed by another one
     assert list(states(backend).values()) == ["dead"] * 6 + ["unclaimed"] * 3
@@ -266,13 +269,13 @@ def test_keys_of_several_columns(backend: Backend, small_chunks: int) -> None:
     keys = [(region, number) for region in ("eu", "us") for number in range(5)]
     queue.enqueue([{"region": region, "number": number} for region, number in keys])
     bury(queue, 10)
-    assert [job.key for job in queue.dead.list()] == keys
-    assert [job.key for job in queue.dead.list(limit=7)] == keys[:7]
-    assert [job.key for job in queue.dead.show([("us", 1), ("eu", 4), ("us", 9)])] == [("eu", 4), ("us", 1)]
-    assert queue.dead.drop([("us", 1), ("eu", 4), ("us", 9)]) == 2
-    assert queue.dead.retry([("us", 0)]) == 1
-    assert queue.dead.retry(where=PAIRS.c.region == "eu") == 4
-    assert queue.dead.drop() == 3
+    assert [job.key for job in dead_jobs(queue)] == keys
+    assert [job.key for job in dead_jobs(queue, limit=7)] == keys[:7]
+    assert [job.key for job in queue.jobs.show([("us", 1), ("eu", 4), ("us", 9)])] == [("eu", 4), ("us", 1)]
+    assert queue.jobs.drop([("us", 1), ("eu", 4), ("us", 9)]) == 2
+    assert queue.jobs.retry([("us", 0)]) == 1
+    assert queue.jobs.retry(where=PAIRS.c.region == "eu") == 4
+    assert queue.jobs.drop() == 3
     left = {(row["region"], row["number"]): row["status"] for row in backend.rows(PAIRS)}
     assert left == dict.fromkeys([*keys[:4], ("us", 0)], "unclaimed")
 
@@ -282,9 +285,9 @@ def test_keys_that_are_uuids(backend: Backend, small_chunks: int) -> None:
     keys = [uuid.UUID(int=n << 64 | n) for n in range(7)]
     queue.enqueue([{"id": key} for key in keys])
     bury(queue, 7)
-    assert [job.key for job in queue.dead.list()] == keys
-    assert queue.dead.retry(keys[:2]) == 2
-    assert queue.dead.drop() == 5
+    assert [job.key for job in dead_jobs(queue)] == keys
+    assert queue.jobs.retry(keys[:2]) == 2
+    assert queue.jobs.drop() == 5
 
 
 def test_a_table_with_nothing_but_what_is_required(backend: Backend) -> None:
@@ -298,8 +301,8 @@ def test_a_table_with_nothing_but_what_is_required(backend: Backend) -> None:
     )
     queue = backend.queue(plain)
     backend.insert(plain, [{"id": n, "status": "dead"} for n in range(3)])
-    assert queue.dead.retry([0]) == 1
-    assert queue.dead.drop([1]) == 1
+    assert queue.jobs.retry([0]) == 1
+    assert queue.jobs.drop([1]) == 1
     assert [(row["id"], row["status"]) for row in backend.rows(plain)] == [(0, "unclaimed"), (2, "dead")]
 
 
@@ -315,7 +318,7 @@ def test_a_write_locks_only_what_it_names(backend: Backend, way: str) -> None:
     keys = [row["id"] for row in backend.rows()]
     with backend.engine.connect() as other, other.begin():
         other.execute(sa.select(JOBS).where(JOBS.c.id == keys[10]).with_for_update()).all()
-        assert getattr(queue.dead, way)([key for key in keys if key != keys[10]]) == 49
+        assert getattr(queue.jobs, way)([key for key in keys if key != keys[10]]) == 49
     assert not queue.report.transients
 
 
@@ -324,20 +327,20 @@ def test_what_is_no_key_is_refused_before_anything_is_written(backend: Backend) 
     queue = backend.queue(PAIRS)
     queue.enqueue([{"region": "eu", "number": 1}, {"region": "eu", "number": 2}])
     bury(queue, 2)
-    [job, _] = queue.dead.list()
+    [job, _] = dead_jobs(queue)
     for keys in ([("eu", 2), 1], [["eu", 1]], [("eu",)], ["eu"], [job]):
-        for operation in (queue.dead.retry, queue.dead.drop, queue.dead.show):
+        for operation in (queue.jobs.retry, queue.jobs.drop, queue.jobs.show):
             with pytest.raises(BadArgument, match="region, number"):
                 operation(keys)
-    assert queue.dead.count() == 2
+    assert queue.jobs.count(state="dead") == 2
 
 
 def test_a_job_is_no_key(backend: Backend) -> None:
     queue = backend.queue()
     queue.enqueue(jobs(1))
     bury(queue, 1)
-    [job] = queue.dead.list()
+    [job] = dead_jobs(queue)
     for keys in ([job], [(job.key,) * 2]):
         with pytest.raises(BadArgument, match="whose key is id"):
-            queue.dead.retry(keys)
-    assert queue.dead.retry([job.key]) == 1
+            queue.jobs.retry(keys)
+    assert queue.jobs.retry([job.key]) == 1

@@ -31,7 +31,7 @@ from claimjobs.explain.diagnosis import advice, checked_roles
 from claimjobs.table.create import make, tables_for
 from claimjobs.table.definitions import OWNER_TABLE, QUEUES_TABLE, article_table
 from tests.backends import Backend
-from tests.conformance.jobs import jobs, names
+from tests.conformance.jobs import dead_jobs, jobs, names
 
 JOBS = article_table()
 SECRET = "Tr0ub4dor&3"
@@ -144,7 +144,7 @@ def test_a_database_without_an_encoding(anywhere: Backend) -> None:
         with queue.claim() as batch:
             assert [(job.d, job.e) for job in batch.jobs] == [("ä", "€")]
             batch.fail(batch[0], "ö", retry=False)
-        assert [job.last_error for job in queue.dead.list()] == ["ö"]
+        assert [job.last_error for job in dead_jobs(queue)] == ["ö"]
     queue.engine.dispose()
     users.dispose()
     with outside.connect() as connection:

@@ -18,6 +18,7 @@ import sqlalchemy as sa
 from claimjobs import Job, Queue, Retry, make, side_car_tables, tables_for
 from claimjobs.dialects.types import Instant
 from tests.backends import Backend, Clock
+from tests.conformance.jobs import dead_jobs
 from tests.conformance.owners import declare_dead, owner_row, still
 
 pytestmark = [pytest.mark.core, pytest.mark.mariadb("its claims are the portable statements, without JSON_TABLE")]
@@ -119,7 +120,7 @@ def test_a_released_job_is_claimed_again_and_has_no_attempt(kind: Kind) -> None:
     assert kind.due() == [2, 3]
     with queue.claim(1) as batch:
         batch.fail(batch[0], "for the first time")
-    assert list(queue.dead.list()) == []
+    assert list(dead_jobs(queue)) == []
 
 
 def test_a_failed_job_waits_for_its_retry(kind: Kind) -> None:
@@ -139,8 +140,8 @@ def test_after_its_last_attempt_a_job_is_dead_until_a_person_retries_it(kind: Ki
     with queue.claim(1) as batch:
         batch.fail(batch[0], "broken for good")
     assert kind.due() == [2]
-    assert [(job.key, job.attempts, job.last_error) for job in queue.dead.list()] == [(1, 1, "broken for good")]
-    assert queue.dead.retry([1]) == 1
+    assert [(job.key, job.attempts, job.last_error) for job in dead_jobs(queue)] == [(1, 1, "broken for good")]
+    assert queue.jobs.retry([1]) == 1
     assert kind.due() == [1, 2]
 
 
@@ -154,7 +155,7 @@ def test_an_error_that_names_no_job_makes_suspects_and_only_one_alone_is_charged
             batch.done()
             kind.done.update(keys(batch.jobs))
         kind.clock.now += LATER
-    assert (kind.done, keys(queue.dead.list())) == (Counter([2]), [1])
+    assert (kind.done, keys(dead_jobs(queue))) == (Counter([2]), [1])
 
 
 def test_what_a_dead_consumer_held_is_done_by_another_and_its_late_outcome_is_refused(kind: Kind) -> None:

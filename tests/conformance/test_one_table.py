@@ -14,7 +14,7 @@ from claimjobs.errors import TableMissing, UnfitTable
 from claimjobs.table.definitions import OWNER_TABLE
 from tests.backends import Backend, Servers
 from tests.cli.command import claimjobs
-from tests.conformance.jobs import jobs
+from tests.conformance.jobs import dead_jobs, jobs
 from tests.conformance.orders import ORDERS, beside, fill
 from tests.conformance.owners import OWNERS, declare_dead, still
 
@@ -153,8 +153,8 @@ def test_a_side_car_in_another_schema_has_its_owners_there_and_all_that_a_queue_
         batch.done(batch[0])
         batch.fail(batch[1], "broken")
         batch.release(batch[2])
-    assert [(dead.key, dead.last_error) for dead in away.dead.list()] == [(2, "broken")]
-    assert away.dead.retry() == 1
+    assert [(dead.key, dead.last_error) for dead in dead_jobs(away)] == [(2, "broken")]
+    assert away.jobs.retry() == 1
     with abroad.begin() as connection:
         connection.execute(sa.update(OWNERS).where(OWNERS.c.id == other.owner_id).values(died=database_now()))
     assert queue.reclaim() == 3

@@ -59,7 +59,7 @@ def test_every_outcome_is_written(backend: Backend) -> None:
         *("done", "unclaimed", "dead", "unclaimed", "done")
     ]
     assert set(found.values()) == {"unclaimed"}
-    assert queue.dead.retry() == 1
+    assert queue.jobs.retry() == 1
     other = backend.bare_queue(events(), on_done="keep")
     held = queue.claim(3)
     assert names(held) == ["0001", "0002", "0003"]

@@ -172,7 +172,7 @@ def test_a_job_that_is_brought_back_at_the_last_moment_stays(backend: Backend, c
 
     def revive(_connection: Any, _cursor: Any, statement: str, *_: Any) -> None:
         if statement.startswith("DELETE"):
-            other.dead.retry([first])
+            other.jobs.retry([first])
 
     sa.event.listen(backend.engine, "before_cursor_execute", revive)
     assert queue.purge(0, status="dead") == 3

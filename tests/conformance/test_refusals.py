@@ -291,16 +291,16 @@ def test_dead_jobs_are_retried_but_for_the_one_that_is_refused(backend: Backend)
     queue = dead_ones(backend)
     constrain(backend, "0002", "unclaimed")
     with pytest.raises(RowsRefused, match=r"1 of 5 rows of table 'jobs'.*never"):
-        queue.dead.retry()
-    assert queue.dead.count() == 1
+        queue.jobs.retry()
+    assert queue.jobs.count(state="dead") == 1
 
 
 def test_dead_jobs_are_dropped_but_for_the_one_that_is_refused(backend: Backend) -> None:
     queue = dead_ones(backend)
     refuse(backend, "DELETE", "0002")
     with pytest.raises(RowsRefused, match=r"1 of 5 rows of table 'jobs'.*protected"):
-        queue.dead.drop()
-    assert queue.dead.count() == 1
+        queue.jobs.drop()
+    assert queue.jobs.count(state="dead") == 1
     backend.run("DROP TRIGGER refuse" + (" ON jobs" if backend.has("swallowing triggers") else ""))
 
 
@@ -310,7 +310,7 @@ def test_old_jobs_are_purged_but_for_the_one_that_is_refused(backend: Backend) -
     refuse(backend, "DELETE", "0002")
     with pytest.raises(RowsRefused, match=r"1 of 5 rows of table 'jobs'.*protected"):
         queue.purge(0, status="dead")
-    assert queue.dead.count() == 1
+    assert queue.jobs.count(state="dead") == 1
     backend.run("DROP TRIGGER refuse" + (" ON jobs" if backend.has("swallowing triggers") else ""))
 
 

@@ -14,7 +14,7 @@ from claimjobs import Batch, Queue, Retry, make, side_car_tables
 from claimjobs.admin.stats import Retries
 from claimjobs.table.definitions import article_table
 from tests.backends import Backend, Clock
-from tests.conformance.jobs import jobs, names
+from tests.conformance.jobs import dead_jobs, jobs, names
 from tests.conformance.owners import still
 
 pytestmark = pytest.mark.usefixtures("each_kind_of_claim")
@@ -274,7 +274,7 @@ def test_who_fails_alone_stays_alone_until_it_is_dead(backend: Backend, clock: C
         others.settle()
         bad.blame("it blew up again")
         bad.settle()
-    [dead] = queue.dead.list()
+    [dead] = dead_jobs(queue)
     assert (dead.attempts, dead.suspect, dead.last_error) == (4, 0, "it blew up again")
 
 

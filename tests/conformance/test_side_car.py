@@ -12,7 +12,7 @@ import sqlalchemy as sa
 from claimjobs import Job, Queue, Retry
 from claimjobs.table.definitions import BATCHES_TABLE
 from tests.backends import Backend, Clock
-from tests.conformance.jobs import by_hand, counted
+from tests.conformance.jobs import by_hand, counted, dead_jobs
 from tests.conformance.orders import (
     LATER,
     ORDERS,
@@ -63,11 +63,11 @@ def test_failures_are_counted_and_waited_for_until_the_job_is_dead(backend: Back
         clock.now += LATER
     with queue.claim(1) as batch:
         batch.fail(batch[0], "broken for good")
-    [dead] = queue.dead.list()
+    [dead] = dead_jobs(queue)
     assert (dead.key, dead.attempts, dead.last_error) == (1, 3, "broken for good")
     assert keys(queue.claim()) == [2]
     queue.close()
-    assert queue.dead.retry() == 1
+    assert queue.jobs.retry() == 1
     assert keys(queue.claim()) == [1, 2]
 
 
@@ -86,12 +86,11 @@ def test_dead_rows_are_chosen_by_the_columns_of_both_tables(backend: Backend) ->
     with queue.claim(6) as batch:
         for job in batch.jobs:
             batch.fail(job, f"error {job.key}", retry=False)
-    dead = queue.dead
-    assert keys(dead.list(ORDERS.c.customer == "c0")) == [3, 6]
-    assert keys(dead.list(sa.text("customer = 'c1' AND last_error LIKE '%4'"))) == [4]
-    assert dead.count(sa.text("customer = 'c2'")) == 2
-    assert dead.retry(where=ORDERS.c.customer == "c0") == 2
-    assert dead.drop(where=sa.text("id = 1")) == 1
+    assert keys(dead_jobs(queue, ORDERS.c.customer == "c0")) == [3, 6]
+    assert keys(dead_jobs(queue, sa.text("customer = 'c1' AND last_error LIKE '%4'"))) == [4]
+    assert queue.jobs.count(sa.text("customer = 'c2'"), state="dead") == 2
+    assert queue.jobs.retry(where=ORDERS.c.customer == "c0") == 2
+    assert queue.jobs.drop(where=sa.text("id = 1")) == 1
     assert claims(backend) == {1: "done", 2: "dead", 3: "unclaimed", 4: "dead", 5: "dead", 6: "unclaimed"}
 
 
@@ -101,7 +100,7 @@ def test_a_dropped_job_is_not_executed_again(backend: Backend) -> None:
     with queue.claim(2) as batch:
         batch.fail(batch[0], "broken", retry=False)
         batch.fail(batch[1], "broken", retry=False)
-    assert queue.dead.drop([1]) == queue.dead.drop() == 1
+    assert queue.jobs.drop([1]) == queue.jobs.drop() == 1
     assert do_all(queue) == [3]
     assert [row["id"] for row in backend.rows("orders")] == [1, 2, 3]
     assert [row["last_error"] for row in backend.rows("orders_claims")] == ["broken", "broken", None]

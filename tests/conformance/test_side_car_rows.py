@@ -12,6 +12,7 @@ import sqlalchemy as sa
 from claimjobs import Columns
 from claimjobs.errors import KeyUnfit
 from tests.backends import Backend
+from tests.conformance.jobs import dead_jobs
 from tests.conformance.orders import (
     ORDERS,
     beside,
@@ -63,8 +64,8 @@ def test_a_claim_whose_row_is_gone_is_no_work_and_in_nobodys_way(backend: Backen
     backend.run("DELETE FROM orders WHERE id < 4")
     stats = queue.stats()
     assert (stats.unclaimed, stats.claimed, stats.done, stats.dead) == (1, 0, 0, 0)
-    assert queue.backlog().dead == queue.dead.count() == queue.dead.retry() == queue.dead.drop([1]) == 0
-    assert keys(queue.dead.list()) == keys(queue.dead.show([1])) == []
+    assert queue.backlog().dead == queue.jobs.count(state="dead") == queue.jobs.retry() == queue.jobs.drop([1]) == 0
+    assert keys(dead_jobs(queue)) == list(queue.jobs.show([1])) == []
     assert do_all(queue) == [4]
     assert claims(backend) == {1: "dead", 2: "done", 4: "done"}
 
@@ -130,7 +131,7 @@ def test_a_key_of_any_type(backend: Backend, kind: str) -> None:
         batch.fail(batch[0], "later", retry_in=0)
         batch.fail(batch[1], "never", retry=False)
     assert len(do_all(queue)) == len(values) - 1
-    assert keys(queue.dead.list()) == [batch[1].key]
+    assert keys(dead_jobs(queue)) == [batch[1].key]
     assert (queue.report.lost, queue.stats().done) == (0, len(values) - 1)
 
 

@@ -39,7 +39,7 @@ def test_nothing_is_written_into_the_table_and_nothing_of_it_changes(backend: Ba
             batch.fail(batch[1], "again", retry_in=0)
             batch.fail(batch[2], "never", retry=False)
         do_all(queue)
-        queue.dead.retry()
+        queue.jobs.retry()
         queue.stats()
         queue.close()
     make(backend.engine, side_car_tables(backend.engine, "orders"), recreate=True)

@@ -7,6 +7,7 @@ import sqlalchemy as sa
 
 from claimjobs import Queue, Retry, job_table, make, tables_for
 from tests.backends import Backend
+from tests.conformance.jobs import dead_jobs
 
 MODAL = job_table(
     "modal",
@@ -93,8 +94,8 @@ def _settle_in_all_ways(queue: Queue) -> None:
     with queue.claim(3) as batch:
         batch.release(batch.jobs[0])
         batch.done()
-    assert [job.last_error for job in queue.dead.list()] == [ERROR]
-    queue.dead.retry()
+    assert [job.last_error for job in dead_jobs(queue)] == [ERROR]
+    queue.jobs.retry()
     queue.pause("why")
     assert not queue.claim()
     queue.resume()

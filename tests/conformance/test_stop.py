@@ -36,7 +36,7 @@ def free(backend: Backend, count: int) -> None:
 def refused(queue: Queue, batch: Batch) -> bool:
     """Whether no outcome of a batch is written any more."""
     batch.done()
-    if queue.hold == "lease":
+    if queue.settings.by_lease:
         batch.settle()
         return names(batch.lost) == names(batch)
     with pytest.raises(BatchRolledBack):

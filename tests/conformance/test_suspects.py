@@ -15,7 +15,7 @@ import sqlalchemy as sa
 
 from claimjobs import Queue, Retry
 from tests.backends import Backend, Clock
-from tests.conformance.jobs import jobs, names
+from tests.conformance.jobs import dead_jobs, jobs, names
 from tests.conformance.owners import still
 from tests.conformance.test_retry import JOBS, LATER, Poison, spoil
 
@@ -62,12 +62,12 @@ def test_the_bad_end_dead_and_the_innocent_are_done_within_few_hands(
         queue.enqueue(jobs(count, run_at=clock.now))
         hands: Counter[str] = Counter()
         work(queue, bad, lambda: setattr(clock, "now", clock.now + LATER), hands)
-        dead = list(queue.dead.list())
+        dead = list(dead_jobs(queue))
         assert sorted(names(dead)) == sorted(bad)
         assert {job.attempts for job in dead} == {3}
         assert max([hands[d] for d in every if d not in bad], default=0) <= most(count)
         assert {hands[d] for d in bad} <= set(range(3, most(count) + 3))
-        assert queue.dead.drop() == len(bad)
+        assert queue.jobs.drop() == len(bad)
 
 
 def test_where_every_job_is_bad_all_end_dead(backend: Backend, clock: Clock) -> None:
@@ -106,7 +106,7 @@ def test_several_consumers_at_once_with_fresh_jobs_coming_in(backend: Backend, c
         thread.join(120)
     assert errors == []
     total = sum(hands, Counter())
-    assert sorted(names(queues[0].dead.list())) == bad
+    assert sorted(names(dead_jobs(queues[0]))) == bad
     assert [row["d"] for row in backend.rows()] == bad
     assert max(n for d, n in total.items() if d not in bad) <= most(24)
     assert len(total) == count + late

@@ -12,7 +12,7 @@ from claimjobs.errors import KeyUnfit, NothingDone, Unreadable
 from claimjobs.workers.consumer import consume
 from claimjobs.workers.handlers import BatchHandler, JobHandler
 from tests.backends import Backend
-from tests.conformance.jobs import jobs
+from tests.conformance.jobs import dead_jobs, jobs
 
 WAYS: dict[str, dict[str, Any]] = {
     "lease": {},
@@ -56,7 +56,7 @@ def test_who_reads_it_fails_that_job_alone(backend: Backend, way: str, number: i
     with queue.claim(4) as batch:
         JobHandler(lambda job: job.due, "due", connected=False).handle(batch)
     assert left(backend) == ["0001"]
-    [dead] = queue.dead.list()
+    [dead] = dead_jobs(queue)
     assert "'due'" in dead.last_error
     assert queue.report.done == 3
 
@@ -91,12 +91,12 @@ def test_a_dead_job_is_shown_all_the_same_and_can_be_dropped(backend: Backend) -
     with queue.claim(4) as batch:
         for job in batch.jobs:
             batch.fail(job, "no")
-    shown = {job.d: job.shown("due") for job in queue.dead.list()}
+    shown = {job.d: job.shown("due") for job in dead_jobs(queue)}
     assert shown.pop("0001")
     assert set(shown.values()) == {None}
-    assert [job.d for job in queue.dead.show([2])] == ["0001"]
+    assert [stored.job.d for stored in queue.jobs.show([2])] == ["0001"]
     assert queue.stats().dead == 4
-    assert queue.dead.retry([2]) == 1
+    assert queue.jobs.retry([2]) == 1
     backend.run("UPDATE jobs SET owner_date = '2020-01-01 00:00:00'")
     assert queue.purge(0, status="dead") == 3
     backend.run("DELETE FROM jobs")

@@ -16,7 +16,7 @@ from claimjobs import Queue
 from claimjobs.dialects import Lexis
 from claimjobs.errors import BadPredicate
 from tests.backends import Backend
-from tests.conformance.jobs import jobs, names
+from tests.conformance.jobs import dead_jobs, jobs, names
 
 ESCAPE = "1=1) or (1=1"
 
@@ -49,10 +49,10 @@ def test_a_text_that_is_not_one_expression_is_refused(
         lambda: queue.claim(where=where),
         lambda: queue.purge(0, where=where),
         lambda: queue.purge(0, where=where, dry_run=True),
-        lambda: queue.dead.drop(where=where),
-        lambda: queue.dead.retry(where=where),
-        lambda: queue.dead.count(where),
-        lambda: list(queue.dead.list(where)),
+        lambda: queue.jobs.drop(where=where),
+        lambda: queue.jobs.retry(where=where),
+        lambda: queue.jobs.count(where, state="dead"),
+        lambda: list(dead_jobs(queue, where)),
     ]
     for use in uses:
         with pytest.raises(BadPredicate, match="the predicate is not one whole expression"):
@@ -88,7 +88,7 @@ def test_what_is_neither_text_nor_an_expression_is_named(anywhere: Backend) -> N
 
 def test_a_predicate_may_end_in_a_comment(backend: Backend) -> None:
     mixed(backend)
-    assert backend.bare_queue().dead.count("1=1 -- all") == MIXED["dead"]
+    assert backend.bare_queue().jobs.count("1=1 -- all", state="dead") == MIXED["dead"]
 
 
 @pytest.mark.parametrize(
@@ -143,9 +143,9 @@ def test_a_construct_that_reaches_beyond_itself_is_refused(backend: Backend, whe
         lambda: backend.bare_queue(where=where).claim(),
         lambda: queue.claim(where=where),
         lambda: queue.purge(0, where=where),
-        lambda: queue.dead.drop(where=where),
-        lambda: queue.dead.retry(where=where),
-        lambda: queue.dead.count(where),
+        lambda: queue.jobs.drop(where=where),
+        lambda: queue.jobs.retry(where=where),
+        lambda: queue.jobs.count(where, state="dead"),
     ]
     for use in uses:
         with pytest.raises(BadPredicate, match="the predicate is not one whole expression"):
@@ -179,7 +179,7 @@ def unchecked(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize(
     ("write", "reached"),
     [
-        (lambda queue: queue.dead.drop(where=escaping()), "dead"),
+        (lambda queue: queue.jobs.drop(where=escaping()), "dead"),
         (lambda queue: queue.purge(0, where=escaping()), "done"),
         (lambda queue: queue.purge(0, status="dead", where=escaping()), "dead"),
     ],
@@ -196,7 +196,7 @@ def test_what_deletes_reaches_no_row_in_another_state(
 def test_a_retry_of_the_dead_reaches_no_row_in_another_state(backend: Backend) -> None:
     queue = mixed(backend)
     before = {row["id"]: row for row in backend.rows() if row["status"] != "dead"}
-    assert queue.dead.retry(where=escaping()) == MIXED["dead"]
+    assert queue.jobs.retry(where=escaping()) == MIXED["dead"]
     after = {row["id"]: row for row in backend.rows()}
     assert {key: after[key] for key in before} == before
 

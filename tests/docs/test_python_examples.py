@@ -84,7 +84,7 @@ def test_the_failure_example_leaves_what_its_comments_say(shop: Shop) -> None:
         "greylisted": "unclaimed",
         "no such address": "dead",
     }
-    block = _with("queue.dead")
+    block = _with("queue.jobs.retry")
     assert shop.run(block.text, str(block))["revived"] == 1
     with shop.backend.bare_queue("emails", where=sa.text("last_error = 'no such address'")).claim() as batch:
         assert [job.attempts for job in batch.jobs] == [0]

@@ -50,12 +50,12 @@ def test_a_purge_deletes_only_what_has_that_status(database: Backend, orders: Qu
 
 @pytest.mark.parametrize("keys", [None, range(len(WORDS))], ids=["all", "by key"])
 def test_only_dead_jobs_are_dropped(database: Backend, orders: Queue, keys: range | None) -> None:
-    assert orders.dead.drop(keys) == 1
+    assert orders.jobs.drop(keys) == 1
     assert left(database) == without("lost")
 
 
 @pytest.mark.parametrize("keys", [None, range(len(WORDS))], ids=["all", "by key"])
 def test_only_dead_jobs_are_retried(database: Backend, orders: Queue, keys: range | None) -> None:
-    assert orders.dead.retry(keys) == 1
+    assert orders.jobs.retry(keys) == 1
     assert left(database) == ["new" if word == "lost" else word for word in WORDS]
     assert database.run("UPDATE orders SET attempts = 0 WHERE attempts = 9") == len(WORDS) - 1

@@ -11,7 +11,6 @@ import pytest
 
 from claimjobs.cli import exits
 from tests.backends import Backend
-from tests.cli.command import claimjobs
 from tests.process.command import HANDLERS, adds_up, noted, rows, started, statuses, summary
 from tests.process.dear import dear
 
@@ -56,18 +55,6 @@ def test_head_takes_one_line(anywhere: Backend) -> None:
     for word in ("Traceback", "BrokenPipeError: ", "by signal 9"):
         assert word not in ended.stderr
     assert "claimed" not in statuses(anywhere)
-
-
-@pytest.mark.parametrize("file", ["missing/run.svg", "."])
-@dear
-def test_a_picture_that_cannot_be_written_is_found_out_before_the_run(
-    anywhere: Backend, tmp_path: Path, file: str
-) -> None:
-    anywhere.queue().enqueue(rows(3))
-    ended = claimjobs("start-processing", "--picture", tmp_path / file, "--drain", "--url", anywhere.url)
-    assert (ended.code, ended.out) == (exits.USAGE, "")
-    assert "--picture" in ended.err
-    assert len(statuses(anywhere)) == 3
 
 
 # --- hangs -------------------------------------------------------------------------------------------------------

@@ -7,7 +7,6 @@ import re
 import signal
 import subprocess
 import time
-import xml.etree.ElementTree as ET
 from datetime import timedelta
 from pathlib import Path
 
@@ -161,17 +160,6 @@ def test_without_a_terminal_progress_is_lines_and_the_summary_is_data(anywhere: 
     assert out.startswith("100 generated + 0 there before = 100 done + 0 failed + 0 left\n")
     assert "queue length" in err
     assert "\x1b" not in out + err
-
-
-@dear
-def test_the_picture_is_an_svg_of_the_table(anywhere: Backend, tmp_path: Path) -> None:
-    picture = tmp_path / "run.svg"
-    options = ("--jobs", "200", "--consumers", "2", "--drain", "--picture", str(picture))
-    with started(anywhere, tmp_path, *options) as command:
-        command.end()
-    text = "".join(ET.parse(picture).getroot().itertext())
-    assert "consumer" in text
-    assert "collisions" in text
 
 
 @dear

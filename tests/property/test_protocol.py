@@ -275,8 +275,8 @@ class Protocol(RuleBasedStateMachine):
     @rule(all_of_them=st.booleans(), again=st.booleans())
     def look_after_dead_jobs(self, all_of_them: bool, again: bool) -> None:
         names = self.model.named("dead")[: None if all_of_them else 1]
-        graveyard, ids = self.consumers[0].queue.dead, [self.ids[name] for name in names]
-        assert (graveyard.retry(ids) if again else graveyard.drop(ids)) == len(names)
+        stored, ids = self.consumers[0].queue.jobs, [self.ids[name] for name in names]
+        assert (stored.retry(ids) if again else stored.drop(ids)) == len(names)
         if again:
             self.model.retry(names, self.clock.now)
         else:

@@ -1,4 +1,4 @@
-"""Keys as text: what a message or `dead list` shows is what a command takes."""
+"""Keys as text: what a message or `list --state dead` shows is what a command takes."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from enum import Enum
 import pytest
 import sqlalchemy as sa
 
-from claimjobs.cli.dead import keys_of
+from claimjobs.cli.jobs import keys_of
 from claimjobs.key_text import key_in_message, key_text
 
 KEY = sa.Table("jobs", sa.MetaData(), sa.Column("shop", sa.String(9)), sa.Column("name", sa.String(9))).c.values()

@@ -11,7 +11,7 @@ from dataclasses import replace
 import pytest
 from rich.console import Console
 
-from claimjobs.cli.screen import JsonLines, LiveTable, LogLines, drawn, picture, summary_json, summary_lines
+from claimjobs.cli.screen import JsonLines, LiveTable, LogLines, drawn, summary_json, summary_lines
 from claimjobs.report import Report
 from claimjobs.workers.run import ProcessFigures, Snapshot, Summary
 
@@ -42,9 +42,8 @@ def test_a_process_that_is_over_is_not_called_replaced() -> None:
     """At the end of a run nobody takes its place."""
     over = ProcessFigures(number=1, pid=None, batch=0, jobs=5, rate=0.0, restarts=0)
     now = Snapshot(phase="ended", elapsed=1.0, consumers=(over,), generators=(), total=TROUBLED, waiting=0, rate=0.0)
-    shown = picture(now)
-    assert "ended" in shown
-    assert "replaced" not in shown
+    assert "ended" in shown(now)
+    assert "replaced" not in shown(now)
 
 
 RUNNING = Snapshot(
@@ -69,10 +68,9 @@ def test_the_live_table_shows_the_last_state() -> None:
 
 
 def shown(snapshot: Snapshot) -> str:
-    console = Console(file=io.StringIO(), width=92)
-    console.print(drawn(snapshot))
-    assert isinstance(console.file, io.StringIO)
-    return console.file.getvalue()
+    file = io.StringIO()
+    Console(file=file, width=92).print(drawn(snapshot))
+    return file.getvalue()
 
 
 def test_a_run_whose_end_is_known_shows_how_far_it_is() -> None:

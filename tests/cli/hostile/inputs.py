@@ -92,7 +92,7 @@ NOT_UNDERSTOOD = [
     "☃ = 1",
 ]
 WHERE_COMMANDS = [
-    "dead list --where @",
+    "list --state dead --where @",
     "dead retry --where @",
     "dead drop --yes --where @",
     "purge --older-than 0s --where @",
@@ -108,7 +108,7 @@ PREDICATES = [
     case("purge --older-than 0s --dry-run --where @", INPUT, value=NOT_UNDERSTOOD[0]),
     # What is no boolean, or cannot be computed, is refused by some databases, and false to the others.
     *(
-        case("dead list --where @", INPUT, OK, value=text)
+        case("list --state dead --where @", INPUT, OK, value=text)
         for text in (
             "id/0 = 1",
             "id/0",
@@ -127,7 +127,7 @@ PREDICATES = [
 
 NO_NUMBERS = ["nan", "inf", "-inf", "1e308", "99999999999", "-1", "0x10", "", " ", "1,000", "one", "1e", "--", "12x"]
 NUMERIC = [
-    "dead list --limit @",
+    "list --state dead --limit @",
     "dead retry --all --limit @",
     "dead drop --all --yes --limit @",
     "reclaim --owner @ --force",
@@ -174,7 +174,7 @@ NO_TABLES = [
 ]
 READING = [
     "status --table @",
-    "dead list --table @",
+    "list --state dead --table @",
     "reclaim --table @",
     "purge --older-than 0s --table @",
     "dead drop --all --yes --table @",

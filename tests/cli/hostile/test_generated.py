@@ -21,8 +21,8 @@ import sqlalchemy as sa
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from claimjobs.cli.dead import keys_of
 from claimjobs.cli.enqueue import FileRows
+from claimjobs.cli.jobs import keys_of
 from claimjobs.cli.options import COUNT, Duration, Number, Seconds
 from claimjobs.database.connect import engine_of, shown
 from claimjobs.dialects import DIALECTS

@@ -14,7 +14,7 @@ from tests.backends import Backend, Servers
 from tests.cli.command import Ended, claimjobs, shared
 from tests.flavours import FAMILIES, Family
 
-COMMANDS = ["status", "setup-tables", "dead list", "enqueue - --format jsonl"]
+COMMANDS = ["status", "setup-tables", "list --state dead", "enqueue - --format jsonl"]
 LONGEST = {"postgres": 63, "mysql": 64, "mariadb": 64}
 """How long a name may be: in bytes on Postgres, else in characters."""
 SUFFIX = len("_status")

@@ -24,7 +24,7 @@ def shell(line: str, backend: Backend, **environment: str) -> subprocess.Complet
 
 
 @pytest.mark.skipif(not FULL.exists(), reason="this system has no /dev/full")
-@pytest.mark.parametrize("words", ["--help", "status", "status --json", "dead list", "--version"])
+@pytest.mark.parametrize("words", ["--help", "status", "status --json", "list --state dead", "--version"])
 def test_an_output_that_is_full(anywhere: Backend, words: str) -> None:
     anywhere.make()
     anywhere.insert("jobs", jobs(1, status="dead"))
@@ -53,6 +53,6 @@ def test_an_input_that_is_closed_is_not_taken_for_an_empty_one(anywhere: Backend
 def test_a_locale_that_cannot_hold_the_text(anywhere: Backend) -> None:
     anywhere.make()
     anywhere.insert("jobs", jobs(1, status="dead", last_error="☃ x"))
-    ended = shell("claimjobs dead list", anywhere, PYTHONIOENCODING="latin-1")
+    ended = shell("claimjobs list --state dead", anywhere, PYTHONIOENCODING="latin-1")
     assert (ended.returncode, ended.stderr) == (exits.OK, "")
     assert "\\u2603 x" in ended.stdout
