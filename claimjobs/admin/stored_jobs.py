@@ -150,6 +150,7 @@ class StoredJobs:
             return narrower
         if state not in STATES:
             raise BadArgument(f"no job is in state {state!r}: choose one of {', '.join(STATES)}")
+        self._roles.need_state(state, f"finding jobs that are {state}")
         return (self._job_rows.in_state(state, *narrower),)
 
     def _columns(self, read: RowReader) -> Sequence[Any]:

@@ -247,8 +247,7 @@ def block_of(columns: Mapping[str, Any]) -> str:
 
 def _line(queue: Queue, entry: StoredJob) -> str:
     """One line for a job."""
-    record: Mapping[str, Any] = entry.record or {}
-    attempts, error = (queue.roles.value_of(role, record, "") for role in ("attempts", "last_error"))
+    attempts, error = (queue.roles.value_of(role, entry.record or {}, "") for role in ("attempts", "last_error"))
     return line_of(key_in_message(entry.job.key), entry.state or "?", attempts, error=error)
 
 

@@ -63,13 +63,13 @@ def test_dead_jobs_are_a_line_each_and_json_is_exact(anywhere: Backend) -> None:
         for job in batch.jobs:
             batch.fail(job, HOSTILE, retry=False)
     words = ("--table", "named", "--url", anywhere.url)
-    lines = harmless(claimjobs("dead", "list", *words).out).splitlines()
+    lines = harmless(claimjobs("list", "--state", "dead", *words).out).splitlines()
     assert sorted(line.split("\t")[0] for line in lines) == sorted([repr(HOSTILE), "plain"])
     assert all(line.endswith(r"\u202eend") for line in lines)
     shown = harmless(claimjobs("show", HOSTILE, "plain", *words).out)
     assert "d                one\n                 two\n" in shown
     assert r"\x1b]0;title\x07\x1b[2J[/red][bold]x :boom:\r" + f"\n{' ' * 17}ERROR: forged" in shown
-    found = [json.loads(line) for line in claimjobs("dead", "list", "--json", *words).out.splitlines()]
+    found = [json.loads(line) for line in claimjobs("list", "--state", "dead", "--json", *words).out.splitlines()]
     assert {job["id"]: job["last_error"] for job in found} == {HOSTILE: HOSTILE, "plain": HOSTILE}
     assert claimjobs("dead", "retry", HOSTILE, *words).out == "1\n"
 

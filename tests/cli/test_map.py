@@ -81,7 +81,7 @@ def test_every_command_works_on_it(tickets: Backend, file: Path, tmp_path: Path)
     assert claimjobs("enqueue", rows, *words).out == "1\n"
     tickets.run("UPDATE tickets SET state = 9, tries = 5, trouble = 'no\nway' WHERE nr = 2")
     assert claimjobs("status", *words).out.startswith("tickets: 4 unclaimed\ntickets: 0 claimed\ntickets: 0 done\n")
-    assert claimjobs("dead", "list", *words).out == "eu,2\t5\tno way\n"
+    assert claimjobs("list", "--state", "dead", *words).out == "eu,2\tdead\t5\tno way\n"
     assert claimjobs("show", "eu,2", "--json", *words).out.startswith(
         '{"claimjobs_state": "dead", "shop": "eu", "nr": 2,'
     )
@@ -152,9 +152,9 @@ def test_a_table_that_nobody_registers_for_needs_a_key_alone(database: Backend) 
     found = json.loads(claimjobs("status", "--json", *words).out)
     assert (found["unclaimed"], found["owners"]) == (1, [])
     assert claimjobs("reclaim", *words).out == "0\n"
-    ended = claimjobs("dead", "list", *words)
+    ended = claimjobs("list", "--state", "dead", *words)
     assert ended.code == exits.TABLE
-    assert "no column 'status', which keeping dead jobs needs: ALTER TABLE bare ADD COLUMN status" in ended.err
+    assert "no column 'status', which finding jobs that are dead needs: ALTER TABLE bare ADD COLUMN status" in ended.err
 
 
 def test_a_column_that_is_not_there(tickets: Backend, tmp_path: Path) -> None:

@@ -44,6 +44,11 @@ def states(queue: Queue) -> dict[Any, str | None]:
     return {entry.job.key: entry.state for entry in queue.jobs.list()}
 
 
+def is_lost(queue: Queue, key: int) -> bool:
+    held = hold_of(queue).held.of_owner(queue.owner_id)
+    return any(job.is_lost for each in held for job in each.claimed.jobs if job.key == key)
+
+
 @KINDS
 def test_jobs_are_listed_in_each_state(backend: Backend, kind: dict[str, Any]) -> None:
     queue = queue_of(backend, kind)
@@ -121,7 +126,9 @@ def test_a_job_of_the_pool_is_given_up_when_it_is_cancelled(backend: Backend, ex
 
     with working(queue, executor, body, concurrency=2, size=2):
         backend.wait_for(lambda: set(begun) == {1, 2}, "all places are taken")
-        queue.cancel([1, 2, 4])
+        queue.cancel([4])
+        backend.wait_for(lambda: is_lost(queue, 4), "a heartbeat has told it of a job that waits")
+        queue.cancel([1, 2])
         backend.wait_for(lambda: set(states(queue).values()) == {"done", "dead"}, "its place is another job's")
         assert 4 not in begun
         assert executor == "threads" or {1, 2} <= set(ended)
