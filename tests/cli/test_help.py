@@ -68,7 +68,7 @@ def test_an_example_runs(anywhere: Backend, folder: Path, line: str) -> None:
     if line.startswith("claimjobs dead"):
         anywhere.insert("jobs", [{"d": "a", "e": "b", "status": "dead", "last_error": "Timeout"} for _ in range(2)])
     if line.startswith(("claimjobs list", "claimjobs show", "claimjobs cancel")):
-        states = {1: "claimed", 2: "unclaimed", 17: "unclaimed", 18: "unclaimed"}
+        states = {1: "claimed", 2: "unclaimed", 17: "unclaimed", 18: "unclaimed", 19: "dead"}
         rows = [{"id": key, "d": "a", "e": "b", "status": state} for key, state in states.items()]
         anywhere.insert("jobs", [{**row, "last_error": "Timeout"} for row in rows])
     if "--unique" in line:
