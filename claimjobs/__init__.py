@@ -14,13 +14,14 @@ if TYPE_CHECKING:
     from claimjobs.instants import next_whole
     from claimjobs.job import Done, Job
     from claimjobs.options import Liveness, Retry, SideCar
+    from claimjobs.per_key import PerKey
     from claimjobs.queue.map_file import read_map
     from claimjobs.queue.queue import Queue
     from claimjobs.signals import stop_on_signals
     from claimjobs.table.columns import Columns
     from claimjobs.table.create import make, tables_for
     from claimjobs.table.definitions import include_object, job_table
-    from claimjobs.table.side_car_table import side_car_tables
+    from claimjobs.table.side_car_table import side_car_tables, turn_tables
 
 __version__ = "0.1.0"
 
@@ -34,6 +35,7 @@ __all__ = [
     "JobLocks",
     "Liveness",
     "Locking",
+    "PerKey",
     "Queue",
     "Retry",
     "RetryLater",
@@ -47,6 +49,7 @@ __all__ = [
     "side_car_tables",
     "stop_on_signals",
     "tables_for",
+    "turn_tables",
 ]
 
 _MODULES = {
@@ -60,6 +63,7 @@ _MODULES = {
     "Liveness": "options",
     "Locking": "claim.locking",
     "Queue": "queue.queue",
+    "PerKey": "per_key",
     "Retry": "options",
     "SideCar": "options",
     "RetryLater": "errors",
@@ -72,6 +76,7 @@ _MODULES = {
     "side_car_tables": "table.side_car_table",
     "stop_on_signals": "signals",
     "tables_for": "table.create",
+    "turn_tables": "table.side_car_table",
 }
 
 

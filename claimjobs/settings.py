@@ -22,6 +22,7 @@ from claimjobs.options import (
     Retry,
     is_per_batch,
 )
+from claimjobs.per_key import PerKey
 from claimjobs.settle.failures import Hooks
 from claimjobs.settle.settler import OnDone
 from claimjobs.table.backend import Backend, inspect_table
@@ -40,6 +41,7 @@ class Settings:
     order_by: OrderBy
     locking: Locking | None
     """None: row locks."""
+    per_key: PerKey | None
     hold: HoldKind
     claims: ClaimsKind | None
     """None: the default, see `options.is_per_batch`."""
@@ -76,6 +78,18 @@ class Settings:
         is_per_batch(self.claims, self.hold, self.side_car)
         if self.locking is not None:
             self._check_locking(self.locking)
+        if self.per_key is not None:
+            self._check_per_key(self.per_key)
+
+    def _check_per_key(self, per_key: PerKey) -> None:
+        if not isinstance(per_key, PerKey):
+            raise ValueError(f"per_key={per_key!r}: give a PerKey, such as PerKey('customer_id', at_most=2)")  # noqa: TRY004
+        if not self.by_lease:
+            raise ValueError(
+                "per_key needs hold='lease': what an open transaction has claimed is seen by nobody, and not counted"
+            )
+        if self.locking is not None:
+            raise ValueError("per_key locks jobs in a way of its own: leave out locking, or per_key")
 
     def _check_locking(self, locking: Locking) -> None:
         if not isinstance(locking, Locking):
@@ -91,6 +105,8 @@ class Settings:
     def inspect(self, engine: sa.Engine) -> Backend:
         """The server and the tables. Raises ConnectionFailed, ServerUnfit or UnfitTable."""
         kind: dict[str, Any] = {"by_lease": self.by_lease, "per_batch": self.per_batch, "side_car": self.side_car}
+        if self.per_key is not None:
+            kind["per_key"] = self.per_key
         found = inspect_table(engine, self.table, self.dialect, columns=self.columns, **kind)
         # A claim that does not lock the rows excludes none by lease.
         return replace(found, locks_rows=self.locking is None or "lease" in self.locking.holds)

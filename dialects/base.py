@@ -52,6 +52,9 @@ class Dialect:
     claims_in_one_statement: ClassVar[bool] = False
     """Find, lock and mark can be one statement: it needs UPDATE ... RETURNING inside a CTE."""
 
+    has_lateral: ClassVar[bool] = False
+    """A subquery in FROM can name tables before it: LATERAL, also with a LIMIT, and within a recursive CTE."""
+
     finds_and_locks_at_once: ClassVar[bool] = False
     """One SELECT can join candidates to the table and lock only the table's rows, in the candidates' order. It needs
     FOR UPDATE OF."""

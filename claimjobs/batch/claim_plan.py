@@ -15,15 +15,20 @@ from claimjobs.claim.locking import Locking
 from claimjobs.claim.record import ClaimRecord
 from claimjobs.claim.selector import Selector
 from claimjobs.claim.strategy import ClaimStrategy
+from claimjobs.claim.turn_locks import TurnLocking
 from claimjobs.database.connect import connected
 from claimjobs.dialects import Key
+from claimjobs.dialects.types import database_now, statement_now
+from claimjobs.errors import KeyUnfit
+from claimjobs.per_key import PerKey
 from claimjobs.settle.settler import Settler
 from claimjobs.settle.still_due import StillDueRows
 from claimjobs.statements.find import Selection, all_but
 from claimjobs.statements.idle import work
 from claimjobs.statements.job_rows import job_rows
+from claimjobs.statements.turns import TurnStatements
 from claimjobs.table.backend import Backend
-from claimjobs.table.claim_index import sweep_order
+from claimjobs.table.claim_index import missing_index, sweep_order
 from claimjobs.table.predicates import OrderBy, Where
 
 
@@ -40,6 +45,8 @@ class ClaimPlan:
     """Whether a callable gives the predicate, so that the next claim needs another plan."""
     divisible: bool = True
     """Whether fewer rows are claimed after an error that one of them may cause. If not, it is tried for a lease."""
+    turns: sa.ColumnElement[Any] | None = None
+    """A scalar that is NULL if no turn is due; None: there are no turns."""
     _settle_and_claim: SettleAndClaim | None = field(default=None, init=False)
 
     def way_to_settle_and_claim(self, settler: Settler) -> SettleAndClaim:
@@ -51,7 +58,7 @@ class ClaimPlan:
     @cached_property
     def work(self) -> sa.ColumnElement[Any]:
         """A scalar that is NULL when there is nothing to claim."""
-        return work(self.backend.source, self.selection)
+        return work(self.backend.source, self.selection) if self.turns is None else self.turns
 
 
 class ClaimPlans:
@@ -67,6 +74,7 @@ class ClaimPlans:
         order_by: OrderBy,
         record: ClaimRecord,
         locking: Locking | None,
+        per_key: PerKey | None,
         still_due: StillDueRows | None,
     ) -> None:
         """`record`: where claims are recorded. `still_due`: with `on_done="leave"`, rows not to be claimed again.
@@ -78,8 +86,10 @@ class ClaimPlans:
         """The rows that no claim can take: see `row_isolation`."""
         self._engine, self._backend, self._now = engine, backend, now
         self._where, self._order_by = where, order_by
-        self._record, self._locking = record, locking
+        self._record, self._locking, self._per_key = record, locking, per_key
         self._last: ClaimPlan | None = None
+        self._has_index = False
+        """Whether the index for `per_key` was seen."""
 
     def plan(self, where: Where) -> ClaimPlan:
         """The plan for a predicate. It is built once, but for each claim if a callable gives the predicate."""
@@ -89,13 +99,45 @@ class ClaimPlans:
             ready = job_rows(self._backend, self._now).claimable(selection.ready)
             selection = replace(selection, ready=ready)
             strategy = self.strategy(selection)
-            self._last = last = ClaimPlan(where, selection, strategy, self._backend, changes=changes)
+            turns = self._turns(selection)
+            work = None if turns is None else turns.is_due
+            self._last = last = ClaimPlan(where, selection, strategy, self._backend, changes=changes, turns=work)
         return last
+
+    def _turns(self, selection: Selection) -> TurnStatements | None:
+        """The statements about turns; None: there are no turns."""
+        backend, per_key, now = self._backend, self._per_key, self._now
+        if per_key is None or backend.turns is None:
+            return None
+        rows = job_rows(backend, now)
+        held = sa.and_(rows.failed, *selection.predicates) if per_key.waits else None
+        at = statement_now() if isinstance(now, database_now) else now
+        by: dict[str, Any] = {"selection": selection, "job_rows": rows, "held": held, "now": at}
+        return TurnStatements(backend.turns, backend.source, backend.dialect, **by)
 
     def strategy(self, selection: Selection, *, lock_before_mark: bool = False) -> ClaimStrategy:
         """How jobs are claimed. `lock_before_mark`: see `strategy_for`."""
-        by: dict[str, Any] = {"locking": self._locking, "lock_before_mark": lock_before_mark}
+        locking, turns = self._locking, self._turns(selection)
+        if turns is not None and self._per_key is not None:
+            self._need_index(selection)
+            locking = TurnLocking(self._per_key, turns)
+        by: dict[str, Any] = {"locking": locking, "lock_before_mark": lock_before_mark}
         return strategy_for(self._backend, selection, self._record, self._now, **by)
+
+    def _need_index(self, selection: Selection) -> None:
+        """Raises KeyUnfit, with the statement, if no index finds the jobs of a key in their order."""
+        backend = self._backend
+        if backend.turns is None or self._has_index:
+            return
+        order = (*backend.turns.of_jobs, *selection.order)
+        with connected(self._engine) as connection:
+            lack = missing_index(connection, backend.source, order)
+        if lack is not None:
+            raise KeyUnfit(
+                f"table {backend.source.name!r} has no index that finds the jobs of one key of per_key in their order: "
+                f"{lack.ddl}"
+            )
+        self._has_index = True
 
     @property
     def selector(self) -> Selector:

@@ -43,7 +43,7 @@ def strategy_for(
     if backend.user_table is not None:
         from claimjobs.claim.side_car import SideCarLocks  # noqa: PLC0415 - most users need no side-car
 
-        locks = SideCarLocks(backend, selection, now)
+        locks = SideCarLocks(backend, selection, now, locking or RowLocks())
     else:
         locks = (locking or RowLocks()).locks(backend, selection, known=list(record.values_of(0)))
     if selection.reads_other_rows:

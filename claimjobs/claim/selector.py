@@ -44,8 +44,9 @@ class Selector:
         predicates = self.predicates(where)
         ready = sa.and_(due, *self.dialect.readable(self.roles.key), *predicates)
         elsewhere = read_other_rows(predicates, self.engine.dialect, self.dialect.lexis)
+        rows = self.roles.claim_rows
         return Selection(
-            ready, order, claim_rows=self.roles.claim_rows, in_sweeps=in_sweeps, reads_other_rows=elsewhere
+            ready, order, claim_rows=rows, in_sweeps=in_sweeps, predicates=predicates, reads_other_rows=elsewhere
         )
 
     def predicates(self, where: Where) -> tuple[Predicate, ...]:

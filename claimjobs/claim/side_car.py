@@ -9,8 +9,7 @@ from typing import Any
 import sqlalchemy as sa
 
 from claimjobs.claim.candidates import at_most, place_of
-from claimjobs.claim.find_and_lock import RowLocks
-from claimjobs.claim.locking import JobLocks
+from claimjobs.claim.locking import JobLocks, Locking
 from claimjobs.claim.row_reader import AS_IT_IS
 from claimjobs.claim.strategy import ClaimRequest, ClaimResult, Phase
 from claimjobs.dialects import Key
@@ -29,9 +28,9 @@ class SideCarLocks(JobLocks):
     commit, because the side-car tells the groups.
     """
 
-    def __init__(self, backend: Backend, selection: Selection, now: sa.ColumnElement[Any]) -> None:
+    def __init__(self, backend: Backend, selection: Selection, now: sa.ColumnElement[Any], locking: Locking) -> None:
         pair = SideCarJoin(backend.source, backend.roles, backend.dialect, now)
-        self._locks = RowLocks().locks(replace(backend, roles=backend.source, user_table=None), selection)
+        self._locks = locking.locks(replace(backend, roles=backend.source, user_table=None), selection)
         self._free, self._attempts = statements.free(pair), pair.attempts.name
         self.keyset_order, self.is_lazy = self._locks.keyset_order, self._locks.is_lazy
 

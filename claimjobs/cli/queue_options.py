@@ -31,7 +31,7 @@ from claimjobs.cli.options import (
 from claimjobs.database.connect import engine_of
 from claimjobs.embedded.server import database_url
 from claimjobs.options import CLAIMS, FINISHES, HOLDS, LEAVE, Retry
-from claimjobs.queue.map_file import Described, described_in, queue_of
+from claimjobs.queue.map_file import Described, described_in, per_key_of, queue_of, vars_of
 from claimjobs.queue.queue import Queue
 
 DESCRIBING: Final = (
@@ -50,6 +50,11 @@ DESCRIBING: Final = (
         "--side-car always).",
     ),
     shared("side-car", is_flag=True, default=None, help="Store outcomes in a second table."),
+    shared(
+        "per-key",
+        metavar="COLUMN[,COLUMN]",
+        help="Let the values of this column take turns, with limits, an order or a rate for each.",
+    ),
 )
 """The options of every command that works on a queue."""
 
@@ -65,6 +70,22 @@ CLAIMING: Final = (
         "any-order",
         is_flag=True,
         help="Claim in no order: each consumer begins at a place of its own, and disturbs the others less.",
+    ),
+    describing(
+        "per-key-at-most",
+        type=AT_LEAST_1,
+        metavar="N",
+        help="With --per-key: so many jobs of one value are claimed at once.",
+    ),
+    describing(
+        "per-key-in-order",
+        is_flag=True,
+        help="With --per-key: the jobs of one value are done one after the other, in their order, also if one fails.",
+    ),
+    describing(
+        "per-key-rate",
+        metavar="N/s",
+        help="With --per-key: so many jobs of one value are claimed in a time: 10/s, 100/min, 5/h or 1/d.",
     ),
     describing(
         "on-done",
@@ -100,7 +121,7 @@ RETRYING: Final = (
 """How a failed job runs again, for commands that fail jobs. A map has them in its section [retry]."""
 
 
-NAMING: Final = ("table", "map", "hold", "claims", "side_car")
+NAMING: Final = ("table", "map", "hold", "claims", "side_car", "per_key")
 """The options that a command in a message repeats, because it is about the same queue."""
 
 
@@ -181,7 +202,14 @@ def _target(context: click.Context) -> Target:
             raise click.UsageError("--any-order says that there is no order: leave out --order-by, or --any-order")
         given["order_by"] = ()
     retry = {name.removeprefix("retry_"): given.pop(name) for name in list(given) if name.startswith("retry_")}
+    keyed = {name.removeprefix("per_key_"): given.pop(name) for name in list(given) if name.startswith("per_key_")}
+    if "per_key" in given:
+        given["per_key"] = per_key_of("--per-key", {"columns": given.pop("per_key").split(",")})
     described = {**(described_in(map_file) if map_file else {}), **given}
+    if keyed:
+        if "per_key" not in described:
+            raise click.UsageError(f"--per-key-{next(iter(keyed)).replace('_', '-')} has no effect without --per-key")
+        described["per_key"] = per_key_of("--per-key", {**vars_of(described["per_key"]), **keyed})
     if retry:
         described["retry"] = replace(described.get("retry", Retry()), **retry)
     return Target(url, described)

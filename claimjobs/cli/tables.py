@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Final, Literal
+from typing import Any, Final, Literal
 
 import click
 import sqlalchemy as sa
@@ -23,7 +23,7 @@ from claimjobs.table.acceptance import check_no_own
 from claimjobs.table.ddl import ddl, drop_statement, has_wake_trigger, make_statement, trigger_of
 from claimjobs.table.definitions import SCHEMA
 from claimjobs.table.reflection import resolve
-from claimjobs.table.side_car_table import side_car_tables
+from claimjobs.table.side_car_table import side_car_tables, turn_tables
 
 DDL_WITHOUT_URL: Final = "postgresql://"
 """What the embedded database understands."""
@@ -79,11 +79,11 @@ def setup_tables(target: Target, add: list[str], recreate: bool, yes: bool, sql:
       claimjobs setup-tables --sql --url mysql:// > jobs.sql
       claimjobs setup-tables --wake-trigger
     """
-    side_car = bool(target.described.get("side_car"))
+    side_car, per_key = bool(target.described.get("side_car")), target.described.get("per_key")
     _refuse_mixtures(recreate, bool(add), trigger=trigger, side_car=side_car)
     if recreate and not (yes or sql):
         need_yes("--recreate drops a table")
-    reads = bool(not sql or add or side_car)
+    reads = bool(not sql or add or side_car or per_key)
     unconnected = queue_of(engine_of(chosen_url(target.url) or DDL_WITHOUT_URL), target.described)
     with target.queue() if reads else unconnected as queue:
         if trigger is not None:
@@ -107,7 +107,7 @@ def _refuse_mixtures(recreate: bool, add: bool, *, trigger: Trigger, side_car: b
 
 def _print_ddl(queue: Queue, trigger: Trigger, recreate: bool) -> None:
     if trigger != "drop":
-        show_sql(ddl(queue.engine, _tables(queue), recreate=recreate))
+        show_sql(ddl(queue.engine, [*_tables(queue), *_turns(queue)], recreate=recreate))
     if trigger is not None:
         show_sql(f"{_trigger_statement(queue, trigger)};")
 
@@ -132,6 +132,8 @@ def _set_up(queue: Queue, trigger: Trigger, recreate: bool, *, yes: bool) -> Non
             ask(f"Drop table {plan.table} with {number(plan.rows, 'row')} in {shown(engine.url)}{at_work}?")
         _check_what_is_there(queue)
         _tell(setup.make(engine, _tables(queue, mapped=True), recreate=recreate))
+        if turns := _turns(queue):
+            _tell(setup.make(engine, turns))
     _set_up_trigger(queue, trigger)
     if trigger != "drop":
         roles = checked_roles(engine, settings)
@@ -154,6 +156,15 @@ def _tables(queue: Queue, *, mapped: bool = False) -> list[sa.Table]:
         return side_car_tables(queue.engine, settings.table, settings.side_car, columns=settings.columns)
     jobs, *others = setup.tables_for(settings.table)
     return [jobs, *others] if mapped or not _is_mapped_name(settings) else others
+
+
+def _turns(queue: Queue) -> list[sa.Table]:
+    """The table of turns, if the queue has one. The table of jobs must be there."""
+    settings = queue.settings
+    if settings.per_key is None:
+        return []
+    given: dict[str, Any] = {"side_car": settings.side_car, "columns": settings.columns}
+    return turn_tables(queue.engine, settings.table, settings.per_key.names, **given)
 
 
 def _is_mapped_name(settings: Settings) -> bool:

@@ -122,7 +122,9 @@ def additions(engine: sa.Engine, settings: Settings, wanted: Iterable[str]) -> l
 
 def _order(engine: sa.Engine, settings: Settings, roles: ColumnRoles) -> Any:
     """The order that the index is for. If any order will do, it is the default, in which consumers sweep."""
-    return order_of(None if settings.any_order else settings.order_by, roles, dialect_named_by(engine).lexis)
+    order = order_of(None if settings.any_order else settings.order_by, roles, dialect_named_by(engine).lexis)
+    keys = () if settings.per_key is None else settings.per_key.names
+    return (*(roles.table.c[name] for name in keys), *order)
 
 
 def column_for(role: str, table: sa.Table, given: Columns) -> sa.Column[Any]:

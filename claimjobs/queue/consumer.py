@@ -131,6 +131,7 @@ class Consumer:
             order_by=chosen.order_by,
             record=self._record,
             locking=chosen.locking,
+            per_key=chosen.per_key,
             still_due=StillDueRows(backend.roles, backend.dialect, self._report) if chosen.on_done == LEAVE else None,
         )
 

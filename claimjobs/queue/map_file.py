@@ -12,6 +12,7 @@ import sqlalchemy as sa
 
 from claimjobs.errors import BadMap
 from claimjobs.options import Retry
+from claimjobs.per_key import PerKey
 from claimjobs.queue.queue import Queue
 from claimjobs.queue.references import is_reference, load
 from claimjobs.table.columns import STATES, Columns
@@ -23,7 +24,8 @@ Described = Mapping[str, Any]
 
 PLAIN: Final = ("table", "where", "order_by", "hold", "claims", "side_car", "on_done")
 """The parameters of a Queue that a map may have, beside its sections."""
-COLUMNS, STATES_OF_MAP, RETRY = "columns", "states", "retry"
+COLUMNS, STATES_OF_MAP, RETRY, PER_KEY = "columns", "states", "retry", "per_key"
+KEYED: Final = tuple(field.name for field in fields(PerKey))
 RETRIES: Final = tuple(field.name for field in fields(Retry))
 ROLES: Final = tuple(field.name for field in fields(Columns) if field.name != STATES_OF_MAP)
 
@@ -40,12 +42,15 @@ def read_map(path: str | Path) -> dict[str, Any]:
 def described_in(path: str | Path) -> Described:
     """What the file says, without a look at the table. Raises BadMap."""
     found = _parsed(path)
-    sections = (COLUMNS, STATES_OF_MAP, RETRY)
+    sections = (COLUMNS, STATES_OF_MAP, RETRY, PER_KEY)
     _check_known(f"{path}:", found, (*PLAIN, *sections))
-    columns, states, retry = (_section(path, name, found.pop(name, {})) for name in sections)
+    columns, states, retry, per_key = (_section(path, name, found.pop(name, {})) for name in sections)
     _check_known(f"{path}: [{COLUMNS}]", columns, ROLES)
     _check_known(f"{path}: [{STATES_OF_MAP}]", states, STATES)
     _check_known(f"{path}: [{RETRY}]", retry, RETRIES)
+    _check_known(f"{path}: [{PER_KEY}]", per_key, KEYED)
+    if per_key:
+        found[PER_KEY] = per_key_of(f"{path}: [{PER_KEY}]", per_key)
     names = {role: None if name == "" else name for role, name in columns.items()}
     try:
         if columns or states:
@@ -53,6 +58,19 @@ def described_in(path: str | Path) -> Described:
         return {**found, RETRY: Retry(**retry)} if retry else found
     except ValueError as error:
         raise BadMap(f"{path}: {error}") from None
+
+
+def per_key_of(where: str, given: Mapping[str, Any]) -> PerKey:
+    """Raises BadMap for values that do not go together."""
+    try:
+        return PerKey(**given)
+    except (TypeError, ValueError) as error:
+        raise BadMap(f"{where}: {error}") from None
+
+
+def vars_of(per_key: PerKey) -> dict[str, Any]:
+    """Its fields."""
+    return {name: getattr(per_key, name) for name in KEYED}
 
 
 def queue_of(bind: str | sa.URL | sa.Engine, described: Described, **options: Any) -> Queue:

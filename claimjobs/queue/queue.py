@@ -28,6 +28,7 @@ from claimjobs.errors import BadArgument
 from claimjobs.errors.dropped import refuse_parameters
 from claimjobs.job import Job
 from claimjobs.options import ClaimsKind, HoldKind, Liveness, Retry, SideCar
+from claimjobs.per_key import PerKey
 from claimjobs.queue.access import Access
 from claimjobs.queue.batch_loop import BatchLoop, BatchSource, Drain
 from claimjobs.queue.consumer import Consumer
@@ -79,6 +80,10 @@ class Queue(QueueOperations):
     finds them elsewhere, as `claimjobs.contrib.replica` does. All consumers of a table need a locking that excludes
     those of the others.
 
+    `per_key` limits how many jobs of each value of a column are claimed at once, or how often, keeps their order, and
+    lets the values take turns: see PerKey. It needs `hold="lease"`, a table of turns, which `setup-tables` makes, and
+    an index that begins with the status and these columns. All consumers of a table need the same columns there.
+
     `side_car=True` is for a table that must not be altered: failures and done jobs are stored in a second table,
     `<table>_claims`, and nothing is written into the table itself. It needs `hold="lease"`. The default of `on_done` is
     `"keep"` then; `"delete"` deletes the row and the claim in one transaction. `side_car="NAME"` gives
@@ -99,6 +104,7 @@ class Queue(QueueOperations):
         where: Where = None,
         order_by: OrderBy = None,
         locking: Locking | None = None,
+        per_key: PerKey | None = None,
         hold: HoldKind = "lease",
         claims: ClaimsKind | None = None,
         side_car: str | bool | SideCar = False,
@@ -122,6 +128,7 @@ class Queue(QueueOperations):
             where=where,
             order_by=order_by,
             locking=locking,
+            per_key=per_key,
             hold=hold,
             claims=claims,
             side_car=side_car.name if isinstance(side_car, SideCar) else side_car,

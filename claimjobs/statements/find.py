@@ -59,6 +59,8 @@ class Selection:
     """The parameters of the place for the columns of the order, if all ascend. None: there is none, or one descends."""
     in_sweeps: bool = False
     """Whether any order will do. Then each consumer begins at a random place of this order: see `claim.sweep`."""
+    predicates: Sequence[sa.ColumnElement[bool]] = ()
+    """The user's part of `ready`, whether a job is due or not."""
     reads_other_rows: bool = False
     """Whether the predicate has a subquery: see `claim.recheck`."""
 

@@ -32,6 +32,17 @@ class JobRows:
         """The predicate of a row of the user's table whose job is unclaimed."""
         return self._roles.state.is_(UNCLAIMED)
 
+    def due_at(self, now: sa.ColumnElement[Any]) -> sa.ColumnElement[Any]:
+        """The instant when the unclaimed job of a row of the user's table is due; `now` if nothing says it."""
+        run_at = self._roles.run_at
+        return now if run_at is None else sa.func.coalesce(run_at, now)
+
+    @property
+    def failed(self) -> sa.ColumnElement[bool]:
+        """The predicate of a row of the user's table whose job is unclaimed and has failed before."""
+        counts = [column > 0 for column in (self._roles.attempts, self._roles.suspect) if column is not None]
+        return sa.and_(self.unclaimed, sa.or_(sa.false(), *counts))
+
     def order(self, order: Sequence[sa.ColumnElement[Any]]) -> Sequence[sa.ColumnElement[Any]]:
         """The order in which rows with a state are read, if this one is the queue's."""
         return order
@@ -82,6 +93,19 @@ class JobRowsBesideSideCar(JobRows):
         if state == CLAIMED:
             return sa.and_(~self._pair.source.free, ~self._says(DONE), ~self._says(DEAD), *where)
         return self._says(state, *where)
+
+    def due_at(self, now: sa.ColumnElement[Any]) -> sa.ColumnElement[Any]:
+        """A job that failed waits by the side-car, any other one by its row."""
+        run_at = self._roles.need("run_at", "waiting for a retry")
+        mine = self._pair.source.run_at
+        return sa.func.coalesce(self._pair.in_claim(run_at), now if mine is None else mine, now)
+
+    @property
+    def failed(self) -> sa.ColumnElement[bool]:
+        roles = self._roles
+        counts = sa.or_(roles.need("attempts", "claiming") > 0, roles.need("suspect", "claiming") > 0)
+        said = sa.exists().where(self._pair.same_key, roles.state.columns_say(UNCLAIMED), counts)
+        return sa.and_(said.correlate(self._pair.source.table), self._pair.source.free)
 
     def _says(self, state: str, *where: sa.ColumnElement[bool]) -> sa.ColumnElement[bool]:
         meeting = self.meeting(where) if where else ()

@@ -11,6 +11,7 @@ from claimjobs.database.connect import connected, dialect_for
 from claimjobs.database.error_translation import TablesInUse, reason
 from claimjobs.database.inspector import inspected_once
 from claimjobs.dialects import Dialect
+from claimjobs.dialects.table_rules import Place
 from claimjobs.errors import (
     AccessDenied,
     ColumnMissing,
@@ -20,6 +21,7 @@ from claimjobs.errors import (
     claims_missing,
     not_consumer,
 )
+from claimjobs.per_key import PerKey
 from claimjobs.table import acceptance
 from claimjobs.table.claim_rows import ClaimRows
 from claimjobs.table.columns import Columns
@@ -36,6 +38,7 @@ from claimjobs.table.definitions import (
 from claimjobs.table.job_state import StateByClaimRows
 from claimjobs.table.reflection import TableLike, collated, columns_in_database, map_of, resolve
 from claimjobs.table.roles import REQUIRED, ColumnRoles, key_index, quote_of, roles_of
+from claimjobs.table.turns import Turns, columns_for, turns_table
 
 
 @dataclass(frozen=True)
@@ -56,6 +59,8 @@ class Backend:
     """Whether an owner with this backend claims. One that is only registered to be woken does not."""
     locks_rows: bool = True
     """Whether claims lock the rows. If they do not, they and claims by lease do not exclude each other."""
+    turns: Turns | None = None
+    """The turns of the keys of `per_key`."""
     refusal: AccessDenied | None = None
     """Why this user cannot claim by lease. Jobs can be enqueued nevertheless."""
 
@@ -109,12 +114,14 @@ def inspect_table(
     by_lease: bool = True,
     per_batch: bool = False,
     side_car: str | bool = False,
+    per_key: PerKey | None = None,
 ) -> Backend:
     """Inspect the server and the tables; `dialect` overrides the detected one.
 
     `by_lease`: claims are committed with the id of an owner, which needs a column for it, and the table of owners.
     `per_batch`: claims are rows of the table of batches; no column of the table is needed for them.
     `side_car`: outcomes are kept in a second table (of this name), and claims are rows of the table of batches.
+    `per_key`: limits, turns or rates per key, which need the table of turns.
     Raises ConnectionFailed, ServerUnfit or UnfitTable.
     """
     found = dialect_for(engine)
@@ -126,6 +133,7 @@ def inspect_table(
         zoned = any(map(rules.depends_on_zone, columns_in_database(connection, described).values()))
         described = collated(described, rules.collations(connection, described))
         place = rules.place(connection, described)
+        home = place
         if side_car:
             source = replace(source_roles(connection, found, described, columns=given), depend_on_zone=zoned)
             named = side_car_name(place.full_name(described), side_car)
@@ -145,7 +153,20 @@ def inspect_table(
             source = source and replace(source, claim_rows=replace(claim_rows, key=source.key))
             roles = _per_batch(roles, claim_rows)
         backend = Backend(dialect or found, roles, owner_table(place.metadata), place.schema, False, source)
+        if per_key:
+            backend = replace(backend, turns=_turns(connection, backend, home, per_key))
         return _leased(connection, backend, mapped=given is not None) if by_lease else backend
+
+
+def _turns(connection: sa.Connection, backend: Backend, home: Place, per_key: PerKey) -> Turns:
+    """The table of turns. Raises TableMissing, or ColumnUnfit for a column that cannot be a key of them."""
+    columns = columns_for(connection, backend.source, per_key.names)
+    key = [sa.Column(column.name, column.type, primary_key=True) for column in columns]
+    table = turns_table(home.name, key, home.metadata)
+    try:
+        return Turns(resolve(connection, table), columns, limits=per_key.limit is not None)
+    except TableMissing:
+        raise TableMissing(table.fullname, within=backend.source.name) from None
 
 
 def _per_batch(roles: ColumnRoles, claim_rows: ClaimRows) -> ColumnRoles:

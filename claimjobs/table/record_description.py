@@ -47,12 +47,13 @@ class RecordDescription:
         if not backend.locks_rows:
             return cls(NOTHING, ())
         seen = backend.roles
+        keyed = {} if backend.turns is None else {"per_key": [column.name for column in backend.turns.of_jobs]}
         if not (backend.by_lease and backend.records_claims):
             return cls(NOTHING, (_by_row(seen),))
         if seen.claim_rows is None:
-            return cls("rows", (_by_row(seen),))
+            return cls("rows", (_by_row(seen, **keyed),))
         beside = {} if backend.user_table is None else {"side_car": seen.table.name}
-        return cls("batches", (_text({"batches": _key(seen), **beside}),))
+        return cls("batches", (_text({"batches": _key(seen), **beside, **keyed}),))
 
     @classmethod
     def in_row(cls, kind: str | None, sees: str | None) -> RecordDescription:
@@ -90,8 +91,9 @@ class RecordDescription:
         if (
             beside or theirs._has_side_car or theirs._is_per_batch == self._is_per_batch
         ):  # to claim otherwise is no help
-            who = f"with another map of its columns, or another side-car ({theirs.sees[0]}, and here {self.sees[0]})"
-            step = "give all consumers of a table the same Columns and the same side_car"
+            both = f"{theirs.sees[0]}, and here {self.sees[0]}"
+            who = f"with another map of its columns, or another side-car or per_key ({both})"
+            step = "give all consumers of a table the same Columns, side_car and per_key"
             return Difference(f"{who}, so their claims are not seen", step, "`claimjobs reclaim` with theirs")
         claims = "rows" if self.kind == "batches" else "batches"
         way, options, python = f"claims={self.kind!r}", f"--claims {claims}", f"claims={claims!r}"
@@ -110,12 +112,12 @@ class RecordDescription:
         return '"side_car"' in self.sees[0]
 
 
-def _by_row(roles: ColumnRoles) -> str:
+def _by_row(roles: ColumnRoles, **more: Any) -> str:
     state = roles.state
     column = None if state.column is None else state.column.name
     owner = None if state.owner is None else state.owner.name
     values = {name: _plain(state.values.get(name)) for name in (UNCLAIMED, CLAIMED)}
-    return _text({"rows": _key(roles), "owner": owner, "status": column, **values})
+    return _text({"rows": _key(roles), "owner": owner, "status": column, **values, **more})
 
 
 def _key(roles: ColumnRoles) -> list[str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Sequence
 from typing import Any
 
 import sqlalchemy as sa
@@ -16,7 +17,8 @@ from claimjobs.table.columns import Columns
 from claimjobs.table.ddl import check_side_car_name
 from claimjobs.table.definitions import claims_table, shared_tables
 from claimjobs.table.reflection import TableLike, columns_in_database, map_of, resolve
-from claimjobs.table.roles import ColumnRoles
+from claimjobs.table.roles import ColumnRoles, roles_of
+from claimjobs.table.turns import columns_for, turns_table
 
 
 def side_car_tables(
@@ -42,11 +44,36 @@ def side_car_tables(
     return [claims, *shared_tables(claims.schema)]
 
 
+def turn_tables(
+    engine: sa.Engine,
+    table: TableLike,
+    per_key: Sequence[str],
+    *,
+    side_car: str | bool = False,
+    columns: Columns | None = None,
+) -> list[sa.Table]:
+    """The table of turns that a queue with `per_key` needs, for `make` and `ddl`. The table of jobs must be there."""
+    dialect = dialect_for(engine)
+    given = columns or map_of(table)
+    with connected(engine) as connection:
+        described = resolve(connection, table, given)
+        source = source_roles(connection, dialect, described, columns=given) if side_car else roles_of(described, given)
+        place = dialect.table_rules.place(connection, described)
+        names = [column.name for column in columns_for(connection, source, per_key)]
+        key = _columns(connection, source, names, dialect)
+    return [turns_table(place.name, key, place.metadata)]
+
+
 def _key(connection: sa.Connection, source: ColumnRoles, dialect: Dialect) -> list[sa.Column[Any]]:
     """The columns of the key as the database has them, not as a description in Python says."""
+    return _columns(connection, source, [column.name for column in source.key], dialect)
+
+
+def _columns(
+    connection: sa.Connection, source: ColumnRoles, names: Sequence[str], dialect: Dialect
+) -> list[sa.Column[Any]]:
     found = columns_in_database(connection, source.table)
     collations = _collations(connection, source.table)
-    names = [column.name for column in source.key]
     return [dialect.key_column(name, _same(found[name]["type"], collations.get(name))) for name in names]
 
 

@@ -37,6 +37,7 @@ class MySQL(Dialect):
     # SKIP LOCKED came with 8.0.1, expression defaults with 8.0.13.
     oldest: ClassVar[tuple[int, ...]] = (8, 0, 13)
 
+    has_lateral = True  # since 8.0.14
     finds_and_locks_at_once = True
     # PyMySQL's executemany also sends one statement, but formats each row by itself, which takes half as long again in
     # the client. This limit is below every max_allowed_packet in use.
@@ -209,6 +210,7 @@ class MariaDB(MySQL):
     oldest = (10, 6)
     # Without FOR UPDATE OF, a locking read also locks the rows that its subqueries read.
     finds_and_locks_at_once = False
+    has_lateral = False
 
 
 # --- finding rows by a list of keys: the keys are a table, and the index is named ------------------------------

@@ -35,6 +35,7 @@ class Postgres(Dialect):
     # SKIP LOCKED came with 9.5, MATERIALIZED with 12; 13 is the oldest version that is tested.
     oldest = (13,)
 
+    has_lateral = True
     claims_in_one_statement = True
     # The sort runs below the locking, and the limit ends both.
     locks_in_order = True

@@ -1,0 +1,348 @@
+"""Locks of jobs whose queue has limits, turns or rates per key.
+
+Whoever claims jobs of a key has locked its turn, and counts then what is claimed of it: whoever claimed before had the
+same lock, and has committed. So no counter can be wrong, whatever dies.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from itertools import islice
+from typing import Any, Final
+
+import sqlalchemy as sa
+
+from claimjobs.claim.candidates import check_keys, first_group
+from claimjobs.claim.locking import JobLocks, Locking
+from claimjobs.claim.row_reader import AS_IT_IS, RowReader
+from claimjobs.claim.strategy import LATER, NOTHING, ClaimRequest, ClaimResult, Phase
+from claimjobs.database.compiled_statement import CompiledStatement
+from claimjobs.dialects import Key
+from claimjobs.job import key_of
+from claimjobs.per_key import PerKey
+from claimjobs.statements.find import Selection
+from claimjobs.statements.lock import lock
+from claimjobs.statements.turns import AT, PART, TurnStatements
+from claimjobs.table.backend import Backend
+
+LONGEST: Final = 5.0
+"""Seconds for which a key is held back whose jobs are all in hand. A settle calls it before; after a crash between a
+settle and its call nobody does."""
+PAGE: Final = 200
+"""Keys among which those without a turn are looked for at once."""
+SHARE: Final = 10
+"""That look takes at most about one part in so many of the time."""
+LATEST: Final = 0.1
+"""Seconds between two such looks at most, while there are claims."""
+MOST_TURNS: Final = 1_000
+"""Turns that one claim looks at."""
+MEMORY: Final = 0.8
+"""The weight of earlier turns against those of the last claim."""
+
+
+@dataclass
+class Turn:
+    """The turn of one key, which this transaction has locked."""
+
+    key: Any
+    turn_at: datetime
+    rate_at: datetime | None
+    now: datetime
+    allowed: int = 0
+    """How many jobs may be claimed now."""
+    jobs: list[tuple[Key, int]] = field(default_factory=list)
+    """The candidates, each with the size of its group of suspects."""
+    waits_until: datetime | None = None
+    """When the failed job is due for which the others wait."""
+    found_none: bool = True
+    """Whether it has no job for this claim, even if more might be claimed."""
+    claimed: int = 0
+
+    @property
+    def is_held_back(self) -> bool:
+        """Whether a limit or the rate keeps back a job for this claim."""
+        return self.allowed <= 0 and not self.found_none and self.waits_until is None
+
+    @property
+    def is_cut(self) -> bool:
+        """Whether it has more jobs than this claim has taken of it."""
+        return 0 < self.claimed < len(self.jobs)
+
+    @property
+    def lead(self) -> float:
+        """By how many seconds what was claimed is ahead of the rate."""
+        return 0.0 if self.rate_at is None else max(0.0, (self.rate_at - self.now).total_seconds())
+
+
+class TurnLocking(Locking):
+    """Row locks, for jobs of the keys whose turn it is."""
+
+    holds = ("lease",)
+
+    def __init__(self, per_key: PerKey, statements: TurnStatements) -> None:
+        self._per_key, self._statements = per_key, statements
+
+    def locks(self, backend: Backend, selection: Selection, known: Sequence[str] = ()) -> JobLocks:
+        return TurnLocks(backend, selection, known, per_key=self._per_key, statements=self._statements)
+
+
+class TurnLocks(JobLocks):
+    """Locks the next turns, counts what is claimed of their keys, and locks their first jobs."""
+
+    keyset_order = None
+    is_lazy = True
+
+    def __init__(
+        self,
+        backend: Backend,
+        selection: Selection,
+        known: Sequence[str],
+        *,
+        per_key: PerKey,
+        statements: TurnStatements,
+    ) -> None:
+        self._per_key, self._statements = per_key, statements
+        self._roles, dialect = backend.roles, backend.dialect
+        self._lateral = dialect.has_lateral
+        self._reader = RowReader(backend.roles, dialect, known)
+        self._lock = CompiledStatement(lock(backend.roles, dialect, selection, self._reader.parts))
+        self._next = {after: statements.next(after=after) for after in (False, True)}
+        self._in_hand, self._waiting = statements.in_hand, statements.waiting
+        self._jobs = statements.jobs() if self._lateral else statements.jobs_of_one()
+        unknown = statements.unknown if self._lateral else statements.unknown_in_page
+        self._unknown = {after: unknown(after=after) for after in (False, True)}
+        self._place: Turn | None = None
+        """The claim begins after this turn; None: at the first."""
+        self._head_at = 0.0
+        self._looked: Any = None
+        """The last key that was looked at for one without a turn; None: begin at the first."""
+        self._look_at = 0.0
+        self._held_back: list[Any] = []
+        """The keys that the last claim has held back, because of the limit."""
+        self._yield = 1.0
+        """How many jobs a turn gave lately."""
+
+    # --- claiming --------------------------------------------------------------------------------------
+
+    def lock(
+        self, connection: sa.Connection, request: ClaimRequest, marked: Mapping[str, Any] = AS_IT_IS
+    ) -> ClaimResult:
+        if self._held_back:
+            self._call_again(connection)
+        if time.monotonic() >= self._look_at:
+            self._look_for_keys(connection)
+        visited = self._visit(connection, request.size)
+        jobs, suspects = self._lock_jobs(connection, visited, request.size, marked)
+        passed = self._place_turns(connection, visited)
+        if jobs:
+            self._learn(visited)
+            return ClaimResult(jobs, len(jobs), len(jobs), suspects=suspects)
+        left = connection.scalar(self._statements.left, {"claimjobs_turns_wanted": passed + 1})
+        return LATER if left > passed or len(visited) >= MOST_TURNS else NOTHING
+
+    def _learn(self, visited: list[Turn]) -> None:
+        """How many jobs a turn gives; and where the next claim begins: at the first turn of this one that is unused."""
+        found = sum(len(turn.jobs) for turn in visited) / len(visited)
+        self._yield = max(1.0, MEMORY * self._yield + (1 - MEMORY) * found)
+        last = max(place for place, turn in enumerate(visited) if turn.claimed)
+        if self._place is visited[-1] and any(turn.jobs for turn in visited[last + 1 :]):
+            self._place = visited[last]
+
+    def phases(self, request: ClaimRequest, keys: list[Key]) -> list[Phase]:
+        each = {"claimjobs_each": request.size}
+        none: dict[str, Any] = {"claimjobs_turns": []}
+        counted = [Phase("in hand", self._in_hand, none)] if self._per_key.limit else []
+        jobs = [Phase("find", self._jobs, {**each, **none})] if self._lateral else []
+        candidates = {"claimjobs_candidates": keys, "claimjobs_size": request.size}
+        return [
+            Phase("turns", self._next[False], {"claimjobs_turns_wanted": request.size}),
+            *counted,
+            *jobs,
+            Phase("lock", self._lock.statement, candidates),
+        ]
+
+    def _visit(self, connection: sa.Connection, size: int) -> list[Turn]:
+        """Lock turns, one page after the other, until their keys have enough candidates."""
+        if time.monotonic() >= self._head_at or not self._per_key.fair:
+            self._place, self._head_at = None, time.monotonic() + 2.0
+        visited: list[Turn] = []
+        from_head = self._place is None
+        left = size
+        while left > 0 and len(visited) < MOST_TURNS:
+            seen = {turn.key for turn in visited}
+            locked = self._next_turns(connection, min(size, math.ceil(left / self._yield)))
+            turns = [turn for turn in locked if turn.key not in seen]
+            if turns:
+                self._find(connection, turns, size)
+                visited += turns
+                left -= sum(len(turn.jobs) for turn in turns)
+            elif locked:
+                continue
+            elif from_head and not (left == size and self._look_for_keys(connection)):
+                self._place = None
+                break
+            else:  # turns that others had locked are before the place
+                self._place, from_head = None, True
+        return visited
+
+    def _next_turns(self, connection: sa.Connection, count: int) -> list[Turn]:
+        after = self._place
+        given: dict[str, Any] = {"claimjobs_turns_wanted": count}
+        if after is not None:
+            given |= {AT: after.turn_at, **_parts(after.key)}
+        rows = connection.execute(self._next[after is not None], given)
+        turns = [Turn(key_of(key), turn_at, rate_at, now) for *key, turn_at, rate_at, now in rows]
+        self._place = turns[-1] if turns else self._place
+        return turns
+
+    def _find(self, connection: sa.Connection, turns: list[Turn], size: int) -> None:
+        """Find the candidates of these turns, as many of each as may be claimed."""
+        limit, pace = self._per_key.limit, self._per_key.pace
+        given = {"claimjobs_turns": [turn.key for turn in turns]}
+        in_hand = {} if limit is None else _by_key(connection.execute(self._in_hand, given))
+        for turn in turns:
+            turn.allowed = self._per_key.share(turn.key, size)
+            if limit is not None:
+                turn.allowed = min(turn.allowed, limit - in_hand.get(turn.key, 0))
+            if pace is not None:
+                turn.allowed = min(turn.allowed, int(pace.burst - turn.lead / pace.interval + 1e-6))
+        by_key = {turn.key: turn for turn in turns}
+        for key, (job, due, ready, group_size) in self._candidates(connection, turns):
+            turn = by_key[key]
+            turn.found_none = False
+            if not ready:
+                turn.waits_until = turn.waits_until or due
+            elif turn.waits_until is None and len(turn.jobs) < turn.allowed:
+                turn.jobs.append((job, group_size))
+
+    def _candidates(self, connection: sa.Connection, turns: list[Turn]) -> Iterator[tuple[Any, Any]]:
+        """For each of the first jobs of these keys: that key; the job's key, when it is due, whether it is ready, the
+        size of its group.
+        """
+        if not turns:
+            return
+        size = len(self._place_parts(turns[0].key))
+        each = {"claimjobs_each": max(1, *(turn.allowed for turn in turns))}
+        sent = [{"claimjobs_turns": [turn.key for turn in turns]}]
+        if not self._lateral:
+            sent = [_parts(turn.key) for turn in turns]
+        for given in sent:
+            for row in connection.execute(self._jobs, {**given, **each}):
+                *job, due, ready, group_size = row[size:]
+                yield key_of(row[:size]), (key_of(job), due, ready, group_size)
+
+    @staticmethod
+    def _place_parts(key: Any) -> tuple[Any, ...]:
+        return key if isinstance(key, tuple) else (key,)
+
+    def _lock_jobs(
+        self, connection: sa.Connection, turns: list[Turn], size: int, marked: Mapping[str, Any]
+    ) -> tuple[list[Any], bool]:
+        """Lock those of the candidates that are still free. Suspects are claimed alone, as elsewhere."""
+        turn_of = {job: turn for turn in turns for job, _ in turn.jobs}
+        rows = [(*self._place_parts(job), group_size) for turn in turns for job, group_size in turn.jobs]
+        if not rows:
+            return [], False
+        candidates, wanted = first_group(rows, size)
+        given = {"claimjobs_candidates": list(islice(candidates, wanted)), "claimjobs_size": wanted}
+        jobs = self._reader.jobs(self._lock.rows(connection, given, self._reader), marked)
+        check_keys(self._roles, jobs)
+        for job in jobs:
+            turn_of[job.key].claimed += 1
+        return jobs, bool(rows[0][-1])
+
+    def _call_again(self, connection: sa.Connection) -> None:
+        """Call the keys that the last claim has held back, and that may have another job by now.
+
+        A settle that was committed after that claim had counted, and before it was committed, could not see that.
+        """
+        keys, self._held_back, limit = self._held_back, [], self._per_key.limit
+        in_hand = _by_key(connection.execute(self._in_hand, {"claimjobs_turns": keys}))
+        if free := [key for key in keys if limit is not None and in_hand.get(key, 0) < limit]:
+            connection.execute(self._statements.call, {"claimjobs_keys": free})
+
+    # --- where the turns come next ---------------------------------------------------------------------
+
+    def _place_turns(self, connection: sa.Connection, turns: list[Turn]) -> int:
+        """Say when these turns come next; return how many stay: they have no job for this claim."""
+        statements, pace = self._statements, self._per_key.pace
+        served = [turn for turn in turns if turn.claimed]
+        if pace is not None:
+            self._place_rated(connection, [turn for turn in turns if turn.claimed or turn.is_held_back])
+        else:
+            moves = statements.serve(moves=self._per_key.fair)
+            _execute(connection, moves, [turn for turn in served if not turn.is_cut])
+            _execute(connection, moves, [turn for turn in served if turn.is_cut])  # by the clock behind the others
+            full = [turn for turn in turns if turn.is_held_back]
+            self._held_back = [turn.key for turn in full]
+            _execute(connection, statements.hold_back(sa.literal(LONGEST)), full)
+        for turn in turns:
+            if turn.waits_until is not None:
+                _execute(connection, statements.wait, [turn], **{AT: max(turn.waits_until, turn.now)})
+        passed = self._end_or_wait(connection, [turn for turn in turns if turn.found_none])
+        return passed + sum(bool(turn.jobs) and not turn.claimed for turn in turns)
+
+    def _place_rated(self, connection: sa.Connection, turns: list[Turn]) -> None:
+        """The next turn of a key is when it may have another job."""
+        pace, limit = self._per_key.pace, self._per_key.limit
+        if not turns or pace is None:
+            return
+        sent = []
+        for turn in turns:
+            lead = turn.lead + turn.claimed * pace.interval
+            wait = max(0.0, lead - (pace.burst - 1) * pace.interval)
+            if wait == 0.0 and not turn.claimed and limit is not None:
+                wait = LONGEST
+            at = turn.now + timedelta(seconds=wait)
+            moves = wait > 0 or self._per_key.fair
+            rate_at = turn.now + timedelta(seconds=lead)
+            values = {"claimjobs_held_back": wait > 0, "claimjobs_rate_at": rate_at, AT: at if moves else turn.turn_at}
+            sent.append({**values, **_parts(turn.key)})
+        connection.execute(self._statements.place, sent)
+
+    def _end_or_wait(self, connection: sa.Connection, turns: list[Turn]) -> int:
+        """No job of these keys was found for this claim. Returns how many have one that is due, for another claim."""
+        if not turns:
+            return 0
+        due = _by_key(connection.execute(self._waiting, {"claimjobs_turns": [turn.key for turn in turns]}))
+        _execute(connection, self._statements.end, [turn for turn in turns if turn.key not in due])
+        later = [turn for turn in turns if turn.key in due and due[turn.key] > turn.now]
+        for turn in later:
+            _execute(connection, self._statements.wait, [turn], **{AT: due[turn.key]})
+        return len(due) - len(later)
+
+    # --- keys without a turn ---------------------------------------------------------------------------
+
+    def _look_for_keys(self, connection: sa.Connection) -> bool:
+        """Give a turn to keys of jobs that wait and have none, among the next keys: any program may have inserted them.
+        Returns whether there were some.
+        """
+        began = time.monotonic()
+        after = self._looked
+        given = {"claimjobs_turns_wanted": PAGE, **({} if after is None else _parts(after))}
+        rows = [(key_of(key), wanted) for *key, wanted in connection.execute(self._unknown[after is not None], given)]
+        found = [_parts(key) for key, wanted in rows if wanted]
+        if found:
+            connection.execute(self._statements.appear, found)
+        self._looked = rows[-1][0] if len(rows) >= PAGE or (rows and not self._lateral) else None
+        self._look_at = time.monotonic() + min(SHARE * (time.monotonic() - began), LATEST)
+        return bool(found) or self._looked is not None
+
+
+def _parts(key: Any) -> dict[str, Any]:
+    """The parameters for one key."""
+    parts = key if isinstance(key, tuple) else (key,)
+    return {PART.format(number): part for number, part in enumerate(parts)}
+
+
+def _by_key(rows: Iterable[Sequence[Any]]) -> dict[Any, Any]:
+    return {key_of(key): value for *key, value in rows}
+
+
+def _execute(connection: sa.Connection, statement: Any, turns: list[Turn], **given: Any) -> None:
+    if turns:
+        connection.execute(statement, {"claimjobs_keys": [turn.key for turn in turns], **given})

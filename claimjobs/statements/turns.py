@@ -1,0 +1,231 @@
+"""Turns of keys: lock the next ones, find their jobs, and say when they come again.
+
+The parameter `turns` is a list of keys of `per_key`, in the form that `dialect.among` takes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Final
+
+import sqlalchemy as sa
+
+from claimjobs.dialects import Dialect
+from claimjobs.dialects.types import Instant
+from claimjobs.statements.find import SUSPECT, Selection, group_size
+from claimjobs.statements.job_rows import JobRows
+from claimjobs.table.columns import CLAIMED
+from claimjobs.table.roles import ColumnRoles
+from claimjobs.table.turns import Turns
+
+COUNT: Final = sa.bindparam("claimjobs_turns_wanted", type_=sa.Integer)
+"""How many turns are locked."""
+EACH: Final = sa.bindparam("claimjobs_each", type_=sa.Integer)
+"""How many jobs of a key are read."""
+AT: Final = "claimjobs_turn_at"
+NOW: Final = "claimjobs_now"
+READY: Final = "claimjobs_is_ready"
+"""1; or 0 for a failed job for which the later ones of its key wait."""
+FIRST: Final = "claimjobs_first"
+SOME: Final = 1_000
+"""So many jobs are looked at for a key without a turn, while a consumer sleeps."""
+PART: Final = "claimjobs_turn_{}"
+"""The parameters for one key."""
+
+
+class TurnStatements:
+    """The statements of one queue."""
+
+    def __init__(
+        self,
+        turns: Turns,
+        source: ColumnRoles,
+        dialect: Dialect,
+        *,
+        selection: Selection,
+        job_rows: JobRows,
+        held: sa.ColumnElement[bool] | None,
+        now: sa.ColumnElement[Any],
+    ) -> None:
+        """`held`: the predicate of a failed job for which later ones wait; None: they do not."""
+        self._turns, self._source, self._dialect, self._now = turns, source, dialect, now
+        self._selection, self._job_rows, self._held = selection, job_rows, held
+        self._key, self._table = turns.key, turns.table
+
+    # --- the turns -------------------------------------------------------------------------------------
+
+    def next(self, *, after: bool) -> sa.Select[Any]:
+        """Lock the next turns that nobody has locked, in their order: key, `turn_at`, `rate_at`, and the time.
+
+        `after`: after the turn of the parameters `claimjobs_turn_at` and `claimjobs_turn_0` ...
+        """
+        table = self._table
+        order = (table.c.turn_at, *self._key)
+        rows = sa.select(*self._key, table.c.turn_at, table.c.rate_at, sa.type_coerce(self._now, Instant).label(NOW))
+        rows = rows.where(table.c.turn_at <= self._now).order_by(*order).limit(COUNT)
+        if after:
+            place = [sa.bindparam(AT, type_=Instant()), *self._one()]
+            rows = rows.where(self._dialect.after_values(order, place))
+        return rows.with_for_update(skip_locked=True)
+
+    @property
+    def left(self) -> sa.Select[Any]:
+        """How many turns are due or held back by a limit or a rate, up to the parameter `claimjobs_turns_wanted`."""
+        table = self._table
+        rows = sa.select(sa.literal(1)).where(sa.or_(table.c.held_back, table.c.turn_at <= self._now)).limit(COUNT)
+        return sa.select(sa.func.count()).select_from(rows.subquery("claimjobs_left"))
+
+    @property
+    def is_due(self) -> sa.ColumnElement[Any]:
+        """A scalar that is NULL if no turn is due, and each of the first jobs that are ready has a key with a turn."""
+        table, jobs = self._table, self._turns.of_jobs
+        due = sa.select(sa.literal(1)).where(table.c.turn_at <= self._now).order_by(table.c.turn_at).limit(1)
+        first = sa.select(*jobs).where(self._selection.found).order_by(*jobs, *self._selection.order).limit(SOME)
+        ready = first.select_from(self._source.table).subquery("claimjobs_ready")
+        same = sa.and_(*(ready.c[job.name] == turn for job, turn in zip(jobs, self._key, strict=True)))
+        new = sa.select(sa.literal(1)).select_from(ready).where(~sa.exists().where(same).correlate(ready)).limit(1)
+        return sa.func.coalesce(due.scalar_subquery(), new.scalar_subquery())
+
+    def serve(self, *, moves: bool) -> sa.Update:
+        """Jobs of the `keys` were claimed. `moves`: their next turn is behind all others."""
+        values: dict[str, Any] = {"held_back": False, **({"turn_at": self._now} if moves else {})}
+        return self._these(sa.update(self._table).values(values))
+
+    @property
+    def place(self) -> sa.Update:
+        """The turn of the key of the parameters `claimjobs_turn_0` ..., at a rate."""
+        values = {
+            "turn_at": sa.bindparam(AT, type_=Instant()),
+            "rate_at": sa.bindparam("claimjobs_rate_at", type_=Instant()),
+            "held_back": sa.bindparam("claimjobs_held_back", type_=sa.Boolean()),
+        }
+        is_key = (column == part for column, part in zip(self._key, self._one(), strict=True))
+        return sa.update(self._table).values(values).where(*is_key)
+
+    def hold_back(self, seconds: sa.ColumnElement[float]) -> sa.Update:
+        """A limit or the rate keeps back the jobs of the `keys`, for so many seconds at most."""
+        at = self._dialect.later(self._now, seconds)
+        return self._these(sa.update(self._table).values(turn_at=at, held_back=True))
+
+    @property
+    def wait(self) -> sa.Update:
+        """No job of the `keys` is due before the instant `claimjobs_turn_at`."""
+        at = sa.bindparam(AT, type_=Instant())
+        return self._these(sa.update(self._table).values(turn_at=at, held_back=False))
+
+    @property
+    def end(self) -> sa.Delete:
+        """No job of the `keys` waits."""
+        return self._dialect.restrict_to_keys(self._dialect.delete(self._table), self._key, None)
+
+    @property
+    def call(self) -> sa.Update:
+        """Those of the `keys` that a limit has held back may have their turn now."""
+        return self._these(call(self._turns, self._now))
+
+    def _these(self, update: sa.Update) -> sa.Update:
+        return self._dialect.restrict_to_keys(update, self._key, None)
+
+    # --- the jobs of these turns -----------------------------------------------------------------------
+
+    @property
+    def in_hand(self) -> sa.Select[Any]:
+        """How many jobs of the keys `turns` are claimed, by whom ever: key, then count.
+
+        It begins when the turns are locked. Whoever claimed a job of these keys had locked them, and has committed.
+        """
+        claimed, jobs = self._job_rows.in_state(CLAIMED), self._turns.of_jobs
+        rows = sa.select(*jobs, sa.func.count()).select_from(self._source.table)
+        return rows.where(self._dialect.among(jobs, "claimjobs_turns"), claimed).group_by(*jobs)
+
+    def jobs(self) -> sa.Select[Any]:
+        """The first `each` jobs of each of the keys `turns`: that key, the job's key, when it is due, whether it is
+        ready, and the size of its group of suspects. It needs a database that `has_lateral`.
+        """
+        found = self._first(self._turns.same).limit(EACH).correlate(self._table).lateral(FIRST)
+        rows = sa.select(*self._key, *found.c).select_from(self._table.join(found, sa.true()))
+        return rows.where(self._dialect.among(self._key, "claimjobs_turns"))
+
+    def jobs_of_one(self) -> sa.Select[Any]:
+        """As `jobs`, for the one key of the parameters `claimjobs_turn_0` ..."""
+        mine = [column == part for column, part in zip(self._turns.of_jobs, self._one(), strict=True)]
+        found = self._first(sa.and_(*mine)).limit(EACH)
+        return found.with_only_columns(*self._turns.of_jobs, *found.selected_columns, maintain_column_froms=True)
+
+    def _first(self, which: sa.ColumnElement[bool]) -> sa.Select[Any]:
+        source, selection = self._source, self._selection
+        may_be = selection.found if self._held is None else sa.or_(selection.found, self._held)
+        due = sa.type_coerce(self._job_rows.due_at(self._now), Instant).label(AT)
+        keys = [column.label(f"claimjobs_k{number}") for number, column in enumerate(source.key)]
+        rows = sa.select(*keys, due, self._ready.label(READY), group_size(source).label(SUSPECT))
+        return rows.select_from(source.table).where(which, may_be).order_by(*selection.order)
+
+    @property
+    def _ready(self) -> sa.ColumnElement[int]:
+        return sa.literal(1) if self._held is None else sa.case((self._selection.ready, 1), else_=0)
+
+    @property
+    def waiting(self) -> sa.Select[Any]:
+        """When the first job of each of the keys `turns` is due, whatever `where`: key, then instant. A key of which no
+        job waits is not among them.
+        """
+        jobs, due = self._turns.of_jobs, self._job_rows.due_at(self._now)
+        rows = sa.select(*jobs, sa.type_coerce(sa.func.min(due), Instant)).select_from(self._source.table)
+        return rows.where(self._dialect.among(jobs, "claimjobs_turns"), self._job_rows.unclaimed).group_by(*jobs)
+
+    # --- keys without a turn ---------------------------------------------------------------------------
+
+    def unknown(self, *, after: bool) -> sa.Select[Any]:
+        """The next keys of jobs that wait, in the order of keys, and 1 if a key has no turn, or waits for a job that is
+        due. `after`: after the key of the parameters `claimjobs_turn_0` ...
+
+        It jumps from key to key in the index, and reads no other job of a key.
+        """
+        first = self._next_key(*self._one()) if after else self._next_key()
+        names = [column.name for column in self._turns.of_jobs]
+        found = first.limit(1).subquery("claimjobs_start")
+        keys = sa.select(*found.c, sa.literal(1).label("claimjobs_n")).cte("claimjobs_found", recursive=True)
+        following = self._next_key(*(keys.c[name] for name in names)).limit(1).correlate(keys).lateral("claimjobs_next")
+        step = sa.select(*following.c, keys.c.claimjobs_n + 1).select_from(keys.join(following, sa.true()))
+        keys = keys.union_all(step.where(keys.c.claimjobs_n < COUNT))
+        return self._missing(keys)
+
+    def unknown_in_page(self, *, after: bool) -> sa.Select[Any]:
+        """As `unknown`, among the next jobs, for a database without LATERAL."""
+        page = (self._next_key(*self._one()) if after else self._next_key()).limit(COUNT)
+        return self._missing(sa.select(page.subquery("claimjobs_page")).distinct().subquery("claimjobs_found"))
+
+    def _next_key(self, *after: Any) -> sa.Select[Any]:
+        jobs = self._turns.of_jobs
+        rows = sa.select(*jobs).select_from(self._source.table).where(self._job_rows.unclaimed).order_by(*jobs)
+        return rows.where(self._dialect.after_values(jobs, after)) if after else rows
+
+    def _missing(self, keys: sa.FromClause) -> sa.Select[Any]:
+        table, names = self._table, [column.name for column in self._turns.of_jobs]
+        same = sa.and_(*(keys.c[name] == table.c[name] for name in names))
+        none = ~sa.exists().where(same).correlate(keys)
+        asleep = sa.exists().where(same, table.c.turn_at > self._now, ~table.c.held_back).correlate(keys)
+        here = sa.and_(*(job == keys.c[job.name] for job in self._turns.of_jobs))
+        first = self._first(here).with_only_columns(self._ready, maintain_column_froms=True).limit(1).correlate(keys)
+        wanted = sa.case((none, 1), (sa.and_(asleep, first.scalar_subquery() == 1), 1), else_=0)
+        return sa.select(*(keys.c[name] for name in names), wanted).order_by(*(keys.c[name] for name in names))
+
+    @property
+    def appear(self) -> sa.Executable:
+        """Give the key of the parameters `claimjobs_turn_0` ... a turn now. It may have one that waits for a job."""
+        row = sa.select(
+            *(sa.type_coerce(part, column.type) for part, column in zip(self._one(), self._key, strict=True))
+        )
+        values = {self._table.c.turn_at: self._now}
+        waits = sa.and_(self._table.c.turn_at > self._now, ~self._table.c.held_back)
+        return self._dialect.upsert(self._table, self._key, row, values=values, guard=waits)
+
+    def _one(self) -> Sequence[sa.BindParameter[Any]]:
+        return [sa.bindparam(PART.format(number), type_=column.type) for number, column in enumerate(self._key)]
+
+
+def call(turns: Turns, now: sa.ColumnElement[Any]) -> sa.Update:
+    """Jobs were settled or given back: what a limit has held back may have its turn now, if no rate holds it back."""
+    table = turns.table
+    is_rated = sa.and_(table.c.rate_at.is_not(None), table.c.rate_at > now)
+    return sa.update(table).where(table.c.held_back, ~is_rated).values(turn_at=now, held_back=False)

@@ -1,0 +1,91 @@
+"""Turns: a table beside that of the jobs, with a row for each key of `per_key` that has work.
+
+The row says when jobs of its key may be claimed next. Whoever claims some has locked it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+import sqlalchemy as sa
+
+from claimjobs.database.inspector import inspector_of
+from claimjobs.dialects.types import Instant, database_now, table_options
+from claimjobs.errors import BadArgument, ColumnMissing, ColumnUnfit
+from claimjobs.table.definitions import COMMENT, fitting
+from claimjobs.table.job_state import Column
+from claimjobs.table.roles import ColumnRoles
+
+TURNS: Final = "_turns"
+"""What the name of the table ends in, after that of the table of jobs."""
+LONGEST: Final = 255
+"""Characters that a text may have as a key: every database has an index for so many."""
+FIT: Final = (sa.Integer, sa.String, sa.Uuid, sa.Date)
+"""Types of columns that every database compares, and stores, in one way."""
+
+
+@dataclass(frozen=True)
+class Turns:
+    """The table of turns of one queue."""
+
+    table: sa.Table
+    of_jobs: tuple[Column, ...]
+    """The columns of the jobs."""
+    limits: bool
+    """Whether a key may have so many jobs in hand that it is held back."""
+
+    @property
+    def key(self) -> tuple[sa.Column[Any], ...]:
+        """The same columns in the table of turns."""
+        return tuple(self.table.c[column.name] for column in self.of_jobs)
+
+    @property
+    def same(self) -> sa.ColumnElement[bool]:
+        """The predicate of a job and its turn."""
+        return sa.and_(*(job == turn for job, turn in zip(self.of_jobs, self.key, strict=True)))
+
+
+def turns_table(name: str, key: Sequence[sa.Column[Any]], metadata: sa.MetaData) -> sa.Table:
+    """The table of turns. `name`: of the table of jobs. `key`: columns as `key_column` makes them."""
+    table = sa.Table(
+        fitting(f"{name}{TURNS}"),
+        metadata,
+        *key,
+        sa.Column(
+            "turn_at", Instant, nullable=False, server_default=database_now(), comment="when jobs may be claimed"
+        ),
+        sa.Column("held_back", sa.Boolean, nullable=False, server_default=sa.false(), comment="by a limit or a rate"),
+        sa.Column("rate_at", Instant, comment="until when what was claimed lasts at the rate; NULL: there is none"),
+        comment=COMMENT,
+        **table_options(),
+    )
+    sa.Index(fitting(f"{table.name}_at"), table.c.turn_at, *table.primary_key)
+    return table
+
+
+def columns_for(connection: sa.Connection, roles: ColumnRoles, names: Sequence[str]) -> tuple[Column, ...]:
+    """The columns of the jobs. Raises ColumnMissing, BadArgument for one that claimjobs writes, or ColumnUnfit."""
+    found = {
+        column["name"]: column for column in inspector_of(connection).get_columns(roles.table.name, roles.table.schema)
+    }
+    for name in names:
+        if name not in roles.table.c or name not in found:
+            raise ColumnMissing(roles.name, name, "limits per key", roles.quote)
+        if roles.table.c[name] not in (*roles.key, *roles.payload):
+            raise BadArgument(f"per_key {name!r} is a column that claimjobs writes: name one of the payload")
+        type_ = found[name]["type"]
+        length = getattr(type_, "length", None)
+        is_text = isinstance(type_, sa.String) and not isinstance(type_, sa.Enum)
+        if not isinstance(type_, FIT) or (is_text and not (length and length <= LONGEST)):
+            raise ColumnUnfit(
+                f"column {name!r} of table {roles.name!r} has the type {type_!r}, which cannot be a key of per_key: "
+                f"name a column of whole numbers, UUIDs, dates, or texts of at most {LONGEST} characters"
+            )
+        if found[name]["nullable"]:
+            raise ColumnUnfit(
+                f"column {name!r} of table {roles.name!r} may be NULL, and for a job without a key there is no limit: "
+                f"give these jobs a key, and make it NOT NULL"
+            )
+    return tuple(roles.table.c[name] for name in names)

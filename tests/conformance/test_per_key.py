@@ -1,0 +1,472 @@
+"""Limits, order, turns and rates per key: exact over all consumers, whatever becomes of them."""
+
+from __future__ import annotations
+
+import random
+import threading
+import time
+import uuid
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+import sqlalchemy as sa
+
+from claimjobs import Batch, PerKey, Queue, Retry, job_table, make, side_car_tables, turn_tables
+from claimjobs.errors import BadArgument, ClaimsDiffer, ColumnMissing, ColumnUnfit, KeyUnfit, TableMissing
+from claimjobs.options import Liveness
+from tests.backends import Backend, Clock
+from tests.conformance.owners import declare_dead, hold_of, still
+
+START = datetime(2030, 1, 1, tzinfo=UTC)
+KINDS = pytest.mark.parametrize(
+    "kind",
+    [
+        {},
+        pytest.param({"claims": "batches"}, marks=pytest.mark.pair("what is claimed is counted in claim rows")),
+        pytest.param({"side_car": True}, marks=pytest.mark.pair("failures wait in a second table")),
+    ],
+    ids=["rows", "batches", "side-car"],
+)
+
+
+def mails_with(*key: sa.Column[Any]) -> sa.Table:
+    table = job_table("mails", sa.MetaData(), *key, sa.Column("d", sa.String(20)))
+    sa.Index("mails_found", *key, table.c.priority, table.c.id, table.c.run_at, table.c.suspect)  # beside a side-car
+    sa.Index("mails_keys", table.c.status, *key, table.c.priority, table.c.id, table.c.run_at, table.c.suspect)
+    return table
+
+
+MAILS = mails_with(sa.Column("customer", sa.Integer, nullable=False))
+
+
+def mails(
+    backend: Backend, per_key: PerKey, customers: Iterable[Any] = (), kind: dict[str, Any] | None = None, **options: Any
+) -> Queue:
+    """A queue over jobs 1, 2, ... of these customers."""
+    kind, columns = kind or {}, ("customer",)
+    backend.make(MAILS)
+    make(backend.engine, turn_tables(backend.engine, "mails", columns, side_car=bool(kind.get("side_car"))))
+    if "side_car" in kind:
+        make(backend.engine, side_car_tables(backend.engine, "mails"))
+    queue = backend.bare_queue(MAILS, per_key=per_key, **kind, **options)
+    queue.enqueue({"id": number, "customer": customer} for number, customer in enumerate(customers, 1))
+    return queue
+
+
+def another(queue: Queue, backend: Backend, per_key: PerKey, **options: Any) -> Queue:
+    kind = {name: getattr(queue.settings, name) for name in ("claims", "side_car")}
+    return backend.bare_queue(MAILS, per_key=per_key, **kind, **options)
+
+
+def ids(batch: Batch) -> list[int]:
+    return sorted(job.key for job in batch.jobs)
+
+
+def customers(batch: Batch) -> dict[Any, int]:
+    return dict(Counter(job.customer for job in batch.jobs))
+
+
+def finish(batch: Batch) -> None:
+    with batch:
+        batch.done()
+
+
+def turns(backend: Backend) -> dict[Any, Any]:
+    return {row["customer"]: row for row in backend.rows("mails_turns")}
+
+
+# --- limits --------------------------------------------------------------------------------------------------
+
+
+@KINDS
+def test_no_more_jobs_of_a_key_are_claimed_than_its_limit(backend: Backend, kind: dict[str, Any]) -> None:
+    two = PerKey("customer", at_most=2)
+    queue = mails(backend, two, [7] * 5 + [8] * 3 + [9], kind)
+    other = another(queue, backend, two)
+    first = queue.claim(100)
+    assert customers(first) == {7: 2, 8: 2, 9: 1}
+    assert ids(first) == [1, 2, 6, 7, 9]
+    second = other.claim(100)
+    assert (len(second), second.contended) == (0, True)
+    finish(first)
+    assert customers(other.claim(1)) in ({7: 1}, {8: 1})
+    assert sum(map(len, (other.claim(100), queue.claim(100)))) == 2
+
+
+@KINDS
+def test_a_key_is_free_again_at_once_when_its_jobs_are_settled_failed_or_released(
+    backend: Backend, kind: dict[str, Any]
+) -> None:
+    one = PerKey("customer", at_most=1)
+    queue = mails(backend, one, [7] * 4, kind)
+    other = another(queue, backend, one)
+    for _ in range(2):
+        with queue.claim(9) as batch:
+            assert len(batch) == 1
+            assert not other.claim(9)
+            assert turns(backend)[7]["held_back"]
+            if _:
+                batch.fail(batch[0], "no", retry=False)
+            else:
+                batch.done()
+        assert not turns(backend)[7]["held_back"]
+    batch = queue.claim(9)
+    assert not other.claim(9)
+    hold_of(queue).release_held()
+    backend.wait_for(lambda: other.claim(9), "the released job is claimed")
+
+
+@KINDS
+def test_what_a_dead_owner_held_counts_until_it_is_reclaimed(backend: Backend, kind: dict[str, Any]) -> None:
+    one = PerKey("customer", at_most=1)
+    queue = still(mails(backend, one, [7, 7], kind))
+    other = another(queue, backend, one)
+    assert ids(queue.claim(5)) == [1]
+    declare_dead(backend, queue.owner_id)
+    assert other.claim(5).contended
+    other.reclaim()
+    backend.wait_for(lambda: other.claim(5), "its job is claimed again")
+
+
+def test_a_settle_between_the_count_of_another_claim_and_its_commit_is_not_missed(backend: Backend) -> None:
+    """That claim holds the key back because of a job that is settled by now; its next claim sees that."""
+    one = PerKey("customer", at_most=1)
+    queue = mails(backend, one, [7, 7])
+    other = another(queue, backend, one)
+    batch = queue.claim(5)
+    plan = other._consumer.plans.plan(None)
+    engine = backend.engine.execution_options(isolation_level="READ COMMITTED")
+    with engine.connect() as connection, connection.begin():
+        request = hold_of(other)._range.next_request(5, plan.strategy)
+        assert not plan.strategy.claim(connection, other.owner_id, request).jobs
+        thread = threading.Thread(target=finish, args=(batch,))
+        thread.start()
+        backend.wait_for(lambda: _is_settled(backend, 1), "the settle is committed")
+    thread.join(60)
+    assert ids(other.claim(5)) == [2]
+
+
+def _is_settled(backend: Backend, key: int) -> bool:
+    return all(row["id"] != key for row in backend.rows("mails"))
+
+
+def test_many_consumers_never_exceed_it_and_do_each_job_once(backend: Backend) -> None:
+    two, guard = PerKey("customer", at_most=2), threading.Lock()
+    rnd = random.Random(7)
+    queue = mails(backend, two, [rnd.randrange(6) for _ in range(240)])
+    in_hand, most, done = Counter[int](), Counter[int](), Counter[int]()
+
+    def note(batch: Batch, sign: int) -> None:
+        with guard:
+            for job in batch.jobs:
+                in_hand[job.customer] += sign
+                most[job.customer] = max(most[job.customer], in_hand[job.customer])
+
+    def work(number: int) -> None:
+        mine, luck = queues[number], random.Random(number)
+        for batch in mine.batches(4, drain="retries", poll=0.05):
+            note(batch, 1)
+            time.sleep(luck.random() / 200)
+            failed = [job for job in batch.jobs if luck.random() < 0.1]
+            for job in failed:
+                batch.fail(job, "no", retry_in=0.0)
+            kept = [job for job in batch.jobs if job not in failed]
+            batch.done(*kept)
+            note(batch, -1)
+            batch.settle()
+            done.update(job.key for job in kept)
+
+    queues = [another(queue, backend, two, retry=Retry(base=0.01, cap=0.02)) for _ in range(4)]
+    threads = [threading.Thread(target=work, args=(number,)) for number in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(120)
+    assert (len(done), set(done.values())) == (240, {1})
+    assert max(most.values()) == 2
+    assert backend.rows("mails_turns") == []
+
+
+# --- order ---------------------------------------------------------------------------------------------------
+
+
+@KINDS
+def test_jobs_of_a_key_are_done_in_their_order_also_through_retries(
+    backend: Backend, clock: Clock, kind: dict[str, Any]
+) -> None:
+    queue = mails(backend, PerKey("customer", in_order=True), [7, 8, 7, 7, 8], kind, now=clock.sql)
+    with queue.claim(9) as batch:
+        assert ids(batch) == [1, 2]
+        batch.done(*(job for job in batch.jobs if job.key == 2))
+        batch.fail(next(job for job in batch.jobs if job.key == 1), "no", retry_in=60)
+    clock.now += timedelta(seconds=1)
+    with queue.claim(9) as batch:
+        assert ids(batch) == [5]
+        batch.done()
+    assert not queue.claim(9)
+    clock.now += timedelta(seconds=60)
+    for key in (1, 3, 4):
+        with queue.claim(9) as batch:
+            assert ids(batch) == [key]
+            batch.fail(batch[0], "dead", retry=False) if key == 1 else batch.done()
+        clock.now += timedelta(seconds=1)
+    assert not queue.claim(9)
+
+
+def test_a_failed_job_may_be_skipped(backend: Backend, clock: Clock) -> None:
+    per_key = PerKey("customer", in_order=True, after_failure="skip")
+    queue = mails(backend, per_key, [7, 7], now=clock.sql)
+    with queue.claim(9) as batch:
+        batch.fail(batch[0], "no", retry_in=60)
+    clock.now += timedelta(seconds=1)
+    assert ids(queue.claim(9)) == [2]
+
+
+def test_the_order_of_a_key_is_that_of_the_queue(backend: Backend) -> None:
+    queue = mails(backend, PerKey("customer", at_most=1))
+    queue.enqueue([{"id": n, "customer": 7, "priority": -n} for n in (1, 2, 3)])
+    for key in (3, 2, 1):
+        with queue.claim(9) as batch:
+            assert ids(batch) == [key]
+            batch.done()
+
+
+# --- turns ---------------------------------------------------------------------------------------------------
+
+
+def test_a_key_with_few_jobs_waits_for_one_batch_of_one_with_many(backend: Backend) -> None:
+    queue = mails(backend, PerKey("customer"), [7] * 300)
+    assert customers(queue.claim(50)) == {7: 50}
+    backend.insert("mails", [{"id": 1_000 + n, "customer": 8} for n in range(3)])
+    backend.wait_for(lambda: queue.claim(1) and 8 in turns(backend), "the new key has a turn")
+    found = [customers(queue.claim(50)) for _ in range(2)]
+    assert sum(each.get(8, 0) for each in found) == 3, found
+
+
+def test_shares_are_by_weight(backend: Backend) -> None:
+    queue = mails(backend, PerKey("customer", weights={7: 3, 8: 1}), [7] * 300 + [8] * 300)
+    total = Counter[int]()
+    backend.wait_for(lambda: queue.claim(1) and len(turns(backend)) == 2, "both keys have a turn")
+    for _ in range(8):
+        with queue.claim(30) as batch:
+            total.update(customers(batch))
+            batch.done()
+    assert 2 < total[7] / total[8] < 4, total
+
+
+def test_without_turns_a_key_goes_on_until_it_has_no_job(backend: Backend) -> None:
+    queue = mails(backend, PerKey("customer", fair=False), [7] * 60 + [8] * 60)
+    found = []
+    for _ in range(6):
+        with queue.claim(20) as batch:
+            found += sorted(customers(batch))
+            batch.done()
+    assert found in ([7, 7, 7, 8, 8, 8], [8, 8, 8, 7, 7, 7])
+
+
+def test_a_key_whose_jobs_are_all_due_later_waits_for_the_first(backend: Backend, clock: Clock) -> None:
+    queue = mails(backend, PerKey("customer", at_most=5), now=clock.sql)
+    queue.enqueue([{"id": n, "customer": 7, "run_at": clock.now + timedelta(seconds=10 * n)} for n in (1, 2)])
+    assert not queue.claim(9)
+    queue.enqueue({"id": 3, "customer": 7, "run_at": clock.now})
+    backend.wait_for(lambda: ids(queue.claim(9)) == [3], "a job that is due now is found all the same")
+    clock.now += timedelta(seconds=10)
+    assert ids(queue.claim(9)) == [1]
+
+
+def test_a_claim_leaves_the_turns_of_keys_that_its_predicate_excludes(backend: Backend) -> None:
+    one = PerKey("customer", at_most=1)
+    queue = mails(backend, one, [7, 8, 9])
+    other = another(queue, backend, one)
+    with queue.claim(9, MAILS.c.customer == 8) as batch:
+        assert ids(batch) == [2]
+        assert not queue.claim(9, MAILS.c.customer == 8)
+        assert ids(other.claim(9)) == [1, 3]
+        batch.done()
+    assert [customers(each) for each in queue.batches(9, MAILS.c.customer == 8, drain=True)] == []
+
+
+def test_keys_without_a_job_have_no_turn(backend: Backend) -> None:
+    queue = mails(backend, PerKey("customer"), range(450))
+    total = 0
+    for batch in queue.batches(100, drain=True):
+        with batch:
+            total += len(batch)
+            batch.done()
+    assert (total, backend.rows("mails_turns")) == (450, [])
+
+
+@pytest.mark.parametrize(
+    ("type_", "values"),
+    [
+        (sa.String(40), ["a", "Ä;\"'", ""]),
+        pytest.param(
+            sa.Uuid(),
+            [uuid.UUID(int=n << 90 | n) for n in (1, 2, 3)],
+            marks=pytest.mark.pair("the driver reads a text"),
+        ),
+    ],
+    ids=["text", "uuid"],
+)
+def test_keys_of_other_types(backend: Backend, type_: Any, values: Sequence[Any]) -> None:
+    table = mails_with(sa.Column("customer", type_, nullable=False))
+    _one_of_each(backend, table, ["customer"], [{"customer": value} for value in values for _ in range(3)])
+
+
+def test_keys_of_two_columns(backend: Backend) -> None:
+    table = mails_with(
+        sa.Column("region", sa.String(10), nullable=False), sa.Column("customer", sa.Integer, nullable=False)
+    )
+    rows = [{"region": region, "customer": n} for region in ("eu", "us") for n in (1, 2) for _ in range(3)]
+    _one_of_each(backend, table, ["region", "customer"], rows)
+
+
+def _one_of_each(backend: Backend, table: sa.Table, columns: list[str], rows: list[dict[str, Any]]) -> None:
+    backend.make(table)
+    make(backend.engine, turn_tables(backend.engine, table, columns))
+    queue = backend.bare_queue(table, per_key=PerKey(columns, at_most=1))
+    queue.enqueue(rows)
+    kinds = {tuple(row[name] for name in columns) for row in rows}
+    for _ in range(3):
+        with queue.claim(100) as batch:
+            assert sorted(tuple(job[name] for name in columns) for job in batch.jobs) == sorted(kinds)
+            assert not queue.claim(100)
+            batch.done()
+    assert queue.stats().left == 0
+
+
+# --- rates ---------------------------------------------------------------------------------------------------
+
+
+def test_a_rate_is_kept_by_the_databases_clock(backend: Backend, clock: Clock) -> None:
+    paced = PerKey("customer", rate="60/min", burst=3)
+    queue = mails(backend, paced, [7] * 20 + [8], now=clock.sql)
+    other = another(queue, backend, paced, now=clock.sql)
+    assert customers(queue.claim(50)) == {7: 3, 8: 1}
+    assert other.claim(50).contended
+    for seconds, jobs in [(0.9, 0), (0.2, 1), (0.5, 0), (1.5, 2), (100.0, 3)]:
+        clock.now += timedelta(seconds=seconds)
+        assert len(other.claim(50)) == jobs, seconds
+
+
+def test_a_drain_waits_for_the_rate(backend: Backend) -> None:
+    queue = mails(backend, PerKey("customer", rate="20/s", burst=1), [7] * 5)
+    began, total = time.monotonic(), 0
+    for batch in queue.batches(10, drain=True, poll=0.05):
+        with batch:
+            total += len(batch)
+            batch.done()
+    assert total == 5
+    assert time.monotonic() - began > 4 / 20 * 0.9  # no bound from above: a machine may be busy
+
+
+# --- what is refused -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"columns": ()},
+        {"columns": ""},
+        {"at_most": 0},
+        {"at_most": True},
+        {"at_most": 2, "in_order": True},
+        {"rate": "many"},
+        {"rate": "0/s"},
+        {"rate": "5/year"},
+        {"burst": 2},
+        {"weights": {7: 0}},
+        {"weights": {7: 2}, "fair": False},
+        {"after_failure": "skip"},
+    ],
+)
+def test_values_that_do_not_go_together(given: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match="per_key"):
+        PerKey(**{"columns": "customer", **given})
+
+
+def test_what_it_does_not_go_with(backend: Backend) -> None:
+    one = PerKey("customer", at_most=1)
+    with pytest.raises(ValueError, match="needs hold='lease'"):
+        backend.bare_queue(MAILS, per_key=one, hold="transaction")
+    with pytest.raises(ValueError, match="give a PerKey"):
+        backend.bare_queue(MAILS, per_key="customer")
+
+
+def test_columns_that_can_be_no_key_are_refused_and_an_index_is_named(backend: Backend) -> None:
+    table = job_table(
+        "mails",
+        sa.MetaData(),
+        sa.Column("customer", sa.Integer, nullable=False),
+        sa.Column("maybe", sa.Integer),
+        sa.Column("long", sa.Text, nullable=False, server_default=None if backend.family != "postgres" else "x"),
+    )
+    backend.make(table)
+    for name, error, words in [
+        ("nowhere", ColumnMissing, "nowhere"),
+        ("status", BadArgument, "claimjobs writes"),
+        ("maybe", ColumnUnfit, "NOT NULL"),
+        ("long", ColumnUnfit, "255 characters"),
+    ]:
+        with pytest.raises(error, match=words):
+            turn_tables(backend.engine, table, [name])
+        with pytest.raises(error, match=words):
+            backend.bare_queue(table, per_key=PerKey(name)).claim()
+    queue = backend.bare_queue(table, per_key=PerKey("customer"))
+    with pytest.raises(TableMissing, match="mails_turns"):
+        queue.claim()
+    make(backend.engine, turn_tables(backend.engine, table, ["customer"]))
+    queue = backend.bare_queue(table, per_key=PerKey("customer"))
+    with pytest.raises(KeyUnfit, match="CREATE INDEX") as refused:
+        queue.claim()
+    backend.run(str(refused.value).split("order: ")[1])
+    queue.enqueue({"customer": 7, "long": "x"})
+    assert len(queue.claim()) == 1
+
+
+def test_consumers_must_agree_on_the_columns(backend: Backend) -> None:
+    queue = mails(backend, PerKey("customer", at_most=1), [7])
+    queue.claim()
+    with pytest.raises(ClaimsDiffer, match="per_key"):
+        backend.bare_queue(MAILS).claim()
+    larger = backend.bare_queue(MAILS, per_key=PerKey("customer", at_most=2))
+    assert not larger.claim(5).jobs or True  # another limit is no other key
+
+
+def test_suspects_are_claimed_alone_and_keep_to_the_limit(backend: Backend, clock: Clock) -> None:
+    two = PerKey("customer", at_most=2)
+    queue = mails(backend, two, [7, 7, 8, 8], now=clock.sql, retry=Retry(base=0.0, cap=0.0))
+
+    def poisoned() -> Iterator[None]:
+        with queue.claim(4) as batch:
+            assert len(batch) == 4
+            raise RuntimeError("it blew up")
+
+    with pytest.raises(RuntimeError):
+        list(poisoned() or ())
+    clock.now += timedelta(seconds=5)
+    backend.wait_for(lambda: len(queue.claim(4)) == 2, "half of them")
+
+
+def test_a_sleeping_consumer_is_woken_and_finds_a_new_key(backend: Backend) -> None:
+    queue = mails(backend, PerKey("customer", at_most=1), liveness=Liveness(lease=2.0))
+    found: list[int] = []
+
+    def work() -> None:
+        for batch in queue.batches(5, poll=0.2):
+            with batch:
+                found.extend(ids(batch))
+                batch.done()
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    try:
+        for key in (1, 2, 3):
+            backend.insert("mails", [{"id": key, "customer": key}])
+            backend.wait_for(lambda key=key: key in found, "it is found")  # type: ignore[misc]
+    finally:
+        queue.stop()
+        thread.join(60)
