@@ -32,7 +32,8 @@ class PerKey:
     failed one is waited for until it is done or dead, or not with `after_failure="skip"`. `rate`: so many are claimed
     in each second, minute, hour or day, such as "100/min"; `burst` of them at once, by default as many as in one
     second. `fair`: keys take turns, and one claim takes at most its own size of a key; without it the key that has
-    waited longest goes on until it has no job. `weights`: how much a key gets in its turn, in proportion to 1.
+    waited longest goes on until it has no job. `weights`: how much a key gets in its turn, in proportion to 1; a claim is then
+    at most half of one key.
 
     Raises ValueError for values that do not go together.
     """
@@ -92,11 +93,13 @@ class PerKey:
         return Rate(1 / per_second, self.burst or max(1, int(per_second)))
 
     def share(self, key: Any, size: int) -> int:
-        """How many jobs a claim of `size` takes of this key at most."""
+        """How many jobs a claim of `size` takes of this key at most. With weights it is at most half of the claim: a
+        turn that has no room for its share would get less than that.
+        """
         if not self.weights:
             return size
         largest = max(1.0, *self.weights.values())
-        return max(1, round(size * self.weights.get(key, 1.0) / largest))
+        return max(1, round(size / 2 * self.weights.get(key, 1.0) / largest))
 
 
 def _is_weight(given: Any) -> bool:

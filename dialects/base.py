@@ -53,7 +53,7 @@ class Dialect:
     """Find, lock and mark can be one statement: it needs UPDATE ... RETURNING inside a CTE."""
 
     has_lateral: ClassVar[bool] = False
-    """A subquery in FROM can name tables before it: LATERAL, also with a LIMIT, and within a recursive CTE."""
+    """A subquery in FROM can name tables before it: LATERAL, also with a LIMIT."""
 
     finds_and_locks_at_once: ClassVar[bool] = False
     """One SELECT can join candidates to the table and lock only the table's rows, in the candidates' order. It needs

@@ -10,7 +10,7 @@ import math
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from itertools import islice
 from typing import Any, Final
 
@@ -20,7 +20,7 @@ from claimjobs.claim.candidates import check_keys, first_group
 from claimjobs.claim.locking import JobLocks, Locking
 from claimjobs.claim.row_reader import AS_IT_IS, RowReader
 from claimjobs.claim.strategy import LATER, NOTHING, ClaimRequest, ClaimResult, Phase
-from claimjobs.database.compiled_statement import CompiledStatement
+from claimjobs.database.compiled_statement import CompiledStatement, PlainReader
 from claimjobs.dialects import Key
 from claimjobs.job import key_of
 from claimjobs.per_key import PerKey
@@ -29,17 +29,25 @@ from claimjobs.statements.lock import lock
 from claimjobs.statements.turns import AT, PART, TurnStatements
 from claimjobs.table.backend import Backend
 
+AS_READ: Final = (sa.Integer, sa.String)
+"""Types of keys whose values each driver takes again as it has read them."""
 LONGEST: Final = 5.0
 """Seconds for which a key is held back whose jobs are all in hand. A settle calls it before; after a crash between a
 settle and its call nobody does."""
-PAGE: Final = 200
-"""Keys among which those without a turn are looked for at once."""
+PAGE: Final = 500
+"""Jobs among whose keys those without a turn are looked for at once."""
+LOOK: Final = 0.005
+"""Seconds after which such a look ends, and goes on later."""
 SHARE: Final = 10
-"""That look takes at most about one part in so many of the time."""
+"""It takes at most about one part in so many of the time."""
 LATEST: Final = 0.1
 """Seconds between two such looks at most, while there are claims."""
 MOST_TURNS: Final = 1_000
 """Turns that one claim looks at."""
+NEARLY: Final = 5
+"""A claim is full enough if at most one part in so many is missing."""
+SPARE: Final = 1.3
+"""How many more turns are locked than gave enough jobs lately: each further look takes as long as a few jobs."""
 MEMORY: Final = 0.8
 """The weight of earlier turns against those of the last claim."""
 
@@ -110,11 +118,15 @@ class TurnLocks(JobLocks):
         self._lateral = dialect.has_lateral
         self._reader = RowReader(backend.roles, dialect, known)
         self._lock = CompiledStatement(lock(backend.roles, dialect, selection, self._reader.parts))
-        self._next = {after: statements.next(after=after) for after in (False, True)}
-        self._in_hand, self._waiting = statements.in_hand, statements.waiting
-        self._jobs = statements.jobs() if self._lateral else statements.jobs_of_one()
-        unknown = statements.unknown if self._lateral else statements.unknown_in_page
-        self._unknown = {after: unknown(after=after) for after in (False, True)}
+        columns = [*backend.source.key, *statements.key]
+        as_read = all(isinstance(column.type, AS_READ) and not isinstance(column.type, sa.Enum) for column in columns)
+        wanted = "claimjobs_turns_wanted"
+        self._next = {after: Read(statements.next(after=after), as_read, wanted) for after in (False, True)}
+        self._in_hand, self._waiting = Read(statements.in_hand, as_read), statements.waiting
+        jobs = statements.jobs() if self._lateral else statements.jobs_of_one()
+        self._jobs = Read(jobs, as_read and not per_key.waits, "claimjobs_each")
+        self._serve = CompiledStatement(statements.serve(moves=per_key.fair))
+        self._unknown = {after: statements.unknown(after=after) for after in (False, True)}
         self._place: Turn | None = None
         """The claim begins after this turn; None: at the first."""
         self._head_at = 0.0
@@ -155,11 +167,11 @@ class TurnLocks(JobLocks):
     def phases(self, request: ClaimRequest, keys: list[Key]) -> list[Phase]:
         each = {"claimjobs_each": request.size}
         none: dict[str, Any] = {"claimjobs_turns": []}
-        counted = [Phase("in hand", self._in_hand, none)] if self._per_key.limit else []
-        jobs = [Phase("find", self._jobs, {**each, **none})] if self._lateral else []
+        counted = [Phase("in hand", self._in_hand.statement, none)] if self._per_key.limit else []
+        jobs = [Phase("find", self._jobs.statement, {**each, **none})] if self._lateral else []
         candidates = {"claimjobs_candidates": keys, "claimjobs_size": request.size}
         return [
-            Phase("turns", self._next[False], {"claimjobs_turns_wanted": request.size}),
+            Phase("turns", self._next[False].statement, {"claimjobs_turns_wanted": request.size}),
             *counted,
             *jobs,
             Phase("lock", self._lock.statement, candidates),
@@ -172,9 +184,9 @@ class TurnLocks(JobLocks):
         visited: list[Turn] = []
         from_head = self._place is None
         left = size
-        while left > 0 and len(visited) < MOST_TURNS:
+        while left > size // NEARLY and len(visited) < MOST_TURNS:
             seen = {turn.key for turn in visited}
-            locked = self._next_turns(connection, min(size, math.ceil(left / self._yield)))
+            locked = self._next_turns(connection, min(size, math.ceil(SPARE * left / self._yield)))
             turns = [turn for turn in locked if turn.key not in seen]
             if turns:
                 self._find(connection, turns, size)
@@ -194,8 +206,10 @@ class TurnLocks(JobLocks):
         given: dict[str, Any] = {"claimjobs_turns_wanted": count}
         if after is not None:
             given |= {AT: after.turn_at, **_parts(after.key)}
-        rows = connection.execute(self._next[after is not None], given)
-        turns = [Turn(key_of(key), turn_at, rate_at, now) for *key, turn_at, rate_at, now in rows]
+        rows = self._next[after is not None].rows(connection, given)
+        turns = [
+            Turn(key_of(key), *map(_aware, instants)) for *key, instants in ((*row[:-3], row[-3:]) for row in rows)
+        ]
         self._place = turns[-1] if turns else self._place
         return turns
 
@@ -203,7 +217,7 @@ class TurnLocks(JobLocks):
         """Find the candidates of these turns, as many of each as may be claimed."""
         limit, pace = self._per_key.limit, self._per_key.pace
         given = {"claimjobs_turns": [turn.key for turn in turns]}
-        in_hand = {} if limit is None else _by_key(connection.execute(self._in_hand, given))
+        in_hand = {} if limit is None else _by_key(self._in_hand.rows(connection, given))
         for turn in turns:
             turn.allowed = self._per_key.share(turn.key, size)
             if limit is not None:
@@ -231,7 +245,7 @@ class TurnLocks(JobLocks):
         if not self._lateral:
             sent = [_parts(turn.key) for turn in turns]
         for given in sent:
-            for row in connection.execute(self._jobs, {**given, **each}):
+            for row in self._jobs.rows(connection, {**given, **each}):
                 *job, due, ready, group_size = row[size:]
                 yield key_of(row[:size]), (key_of(job), due, ready, group_size)
 
@@ -261,7 +275,7 @@ class TurnLocks(JobLocks):
         A settle that was committed after that claim had counted, and before it was committed, could not see that.
         """
         keys, self._held_back, limit = self._held_back, [], self._per_key.limit
-        in_hand = _by_key(connection.execute(self._in_hand, {"claimjobs_turns": keys}))
+        in_hand = _by_key(self._in_hand.rows(connection, {"claimjobs_turns": keys}))
         if free := [key for key in keys if limit is not None and in_hand.get(key, 0) < limit]:
             connection.execute(self._statements.call, {"claimjobs_keys": free})
 
@@ -274,9 +288,9 @@ class TurnLocks(JobLocks):
         if pace is not None:
             self._place_rated(connection, [turn for turn in turns if turn.claimed or turn.is_held_back])
         else:
-            moves = statements.serve(moves=self._per_key.fair)
-            _execute(connection, moves, [turn for turn in served if not turn.is_cut])
-            _execute(connection, moves, [turn for turn in served if turn.is_cut])  # by the clock behind the others
+            for some in (False, True):  # one that is cut is behind the others, by the clock
+                if keys := [turn.key for turn in served if turn.is_cut is some]:
+                    self._serve.count(connection, {"claimjobs_keys": keys})
             full = [turn for turn in turns if turn.is_held_back]
             self._held_back = [turn.key for turn in full]
             _execute(connection, statements.hold_back(sa.literal(LONGEST)), full)
@@ -321,16 +335,40 @@ class TurnLocks(JobLocks):
         """Give a turn to keys of jobs that wait and have none, among the next keys: any program may have inserted them.
         Returns whether there were some.
         """
-        began = time.monotonic()
-        after = self._looked
-        given = {"claimjobs_turns_wanted": PAGE, **({} if after is None else _parts(after))}
-        rows = [(key_of(key), wanted) for *key, wanted in connection.execute(self._unknown[after is not None], given)]
-        found = [_parts(key) for key, wanted in rows if wanted]
-        if found:
-            connection.execute(self._statements.appear, found)
-        self._looked = rows[-1][0] if len(rows) >= PAGE or (rows and not self._lateral) else None
-        self._look_at = time.monotonic() + min(SHARE * (time.monotonic() - began), LATEST)
-        return bool(found) or self._looked is not None
+        began, some = time.monotonic(), False
+        while True:
+            after = self._looked
+            given = {"claimjobs_turns_wanted": PAGE, **({} if after is None else _parts(after))}
+            rows = connection.execute(self._unknown[after is not None], given).all()
+            found = [_parts(key_of(key)) for *key, wanted in rows if wanted]
+            if found:
+                connection.execute(self._statements.appear, found)
+                some = True
+            self._looked = key_of(rows[-1][:-1]) if rows else None
+            took = time.monotonic() - began
+            if self._looked is None or took > LOOK:
+                self._look_at = time.monotonic() + min(SHARE * took, LATEST)
+                return some or self._looked is not None
+
+
+class Read:
+    """A statement that is sent for each claim."""
+
+    def __init__(self, statement: Any, as_read: bool, constant: str = "") -> None:
+        """`as_read`: its values may be used as the driver reads them. `constant`: as of CompiledStatement."""
+        self.statement = statement
+        self._compiled = CompiledStatement(statement, constant) if as_read else None
+
+    def rows(self, connection: sa.Connection, given: Mapping[str, Any]) -> Sequence[Any]:
+        """All rows."""
+        if self._compiled is None:
+            return connection.execute(self.statement, given).all()
+        return self._compiled.rows(connection, given, PlainReader())
+
+
+def _aware(instant: datetime | None) -> Any:
+    """An instant, which some drivers read without the zone that it has: UTC."""
+    return instant if instant is None or instant.tzinfo is not None else instant.replace(tzinfo=UTC)
 
 
 def _parts(key: Any) -> dict[str, Any]:

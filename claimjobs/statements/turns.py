@@ -50,7 +50,7 @@ class TurnStatements:
         """`held`: the predicate of a failed job for which later ones wait; None: they do not."""
         self._turns, self._source, self._dialect, self._now = turns, source, dialect, now
         self._selection, self._job_rows, self._held = selection, job_rows, held
-        self._key, self._table = turns.key, turns.table
+        self.key, self._table = turns.key, turns.table
 
     # --- the turns -------------------------------------------------------------------------------------
 
@@ -60,8 +60,8 @@ class TurnStatements:
         `after`: after the turn of the parameters `claimjobs_turn_at` and `claimjobs_turn_0` ...
         """
         table = self._table
-        order = (table.c.turn_at, *self._key)
-        rows = sa.select(*self._key, table.c.turn_at, table.c.rate_at, sa.type_coerce(self._now, Instant).label(NOW))
+        order = (table.c.turn_at, *self.key)
+        rows = sa.select(*self.key, table.c.turn_at, table.c.rate_at, sa.type_coerce(self._now, Instant).label(NOW))
         rows = rows.where(table.c.turn_at <= self._now).order_by(*order).limit(COUNT)
         if after:
             place = [sa.bindparam(AT, type_=Instant()), *self._one()]
@@ -82,7 +82,7 @@ class TurnStatements:
         due = sa.select(sa.literal(1)).where(table.c.turn_at <= self._now).order_by(table.c.turn_at).limit(1)
         first = sa.select(*jobs).where(self._selection.found).order_by(*jobs, *self._selection.order).limit(SOME)
         ready = first.select_from(self._source.table).subquery("claimjobs_ready")
-        same = sa.and_(*(ready.c[job.name] == turn for job, turn in zip(jobs, self._key, strict=True)))
+        same = sa.and_(*(ready.c[job.name] == turn for job, turn in zip(jobs, self.key, strict=True)))
         new = sa.select(sa.literal(1)).select_from(ready).where(~sa.exists().where(same).correlate(ready)).limit(1)
         return sa.func.coalesce(due.scalar_subquery(), new.scalar_subquery())
 
@@ -99,7 +99,7 @@ class TurnStatements:
             "rate_at": sa.bindparam("claimjobs_rate_at", type_=Instant()),
             "held_back": sa.bindparam("claimjobs_held_back", type_=sa.Boolean()),
         }
-        is_key = (column == part for column, part in zip(self._key, self._one(), strict=True))
+        is_key = (column == part for column, part in zip(self.key, self._one(), strict=True))
         return sa.update(self._table).values(values).where(*is_key)
 
     def hold_back(self, seconds: sa.ColumnElement[float]) -> sa.Update:
@@ -116,7 +116,7 @@ class TurnStatements:
     @property
     def end(self) -> sa.Delete:
         """No job of the `keys` waits."""
-        return self._dialect.restrict_to_keys(self._dialect.delete(self._table), self._key, None)
+        return self._dialect.restrict_to_keys(self._dialect.delete(self._table), self.key, None)
 
     @property
     def call(self) -> sa.Update:
@@ -124,7 +124,7 @@ class TurnStatements:
         return self._these(call(self._turns, self._now))
 
     def _these(self, update: sa.Update) -> sa.Update:
-        return self._dialect.restrict_to_keys(update, self._key, None)
+        return self._dialect.restrict_to_keys(update, self.key, None)
 
     # --- the jobs of these turns -----------------------------------------------------------------------
 
@@ -136,15 +136,15 @@ class TurnStatements:
         """
         claimed, jobs = self._job_rows.in_state(CLAIMED), self._turns.of_jobs
         rows = sa.select(*jobs, sa.func.count()).select_from(self._source.table)
-        return rows.where(self._dialect.among(jobs, "claimjobs_turns"), claimed).group_by(*jobs)
+        return rows.where(self._dialect.among_some(jobs, "claimjobs_turns"), claimed).group_by(*jobs)
 
     def jobs(self) -> sa.Select[Any]:
         """The first `each` jobs of each of the keys `turns`: that key, the job's key, when it is due, whether it is
         ready, and the size of its group of suspects. It needs a database that `has_lateral`.
         """
         found = self._first(self._turns.same).limit(EACH).correlate(self._table).lateral(FIRST)
-        rows = sa.select(*self._key, *found.c).select_from(self._table.join(found, sa.true()))
-        return rows.where(self._dialect.among(self._key, "claimjobs_turns"))
+        rows = sa.select(*self.key, *found.c).select_from(self._table.join(found, sa.true()))
+        return rows.where(self._dialect.among_some(self.key, "claimjobs_turns"))
 
     def jobs_of_one(self) -> sa.Select[Any]:
         """As `jobs`, for the one key of the parameters `claimjobs_turn_0` ..."""
@@ -158,7 +158,10 @@ class TurnStatements:
         due = sa.type_coerce(self._job_rows.due_at(self._now), Instant).label(AT)
         keys = [column.label(f"claimjobs_k{number}") for number, column in enumerate(source.key)]
         rows = sa.select(*keys, due, self._ready.label(READY), group_size(source).label(SUSPECT))
-        return rows.select_from(source.table).where(which, may_be).order_by(*selection.order)
+        # Not the planner of every database knows that an index over these columns has the jobs of one key in order.
+        same = [column for column in (source.status,) if column is not None]
+        order = (*same, *self._turns.of_jobs, *selection.order)
+        return rows.select_from(source.table).where(which, may_be).order_by(*order)
 
     @property
     def _ready(self) -> sa.ColumnElement[int]:
@@ -176,29 +179,15 @@ class TurnStatements:
     # --- keys without a turn ---------------------------------------------------------------------------
 
     def unknown(self, *, after: bool) -> sa.Select[Any]:
-        """The next keys of jobs that wait, in the order of keys, and 1 if a key has no turn, or waits for a job that is
-        due. `after`: after the key of the parameters `claimjobs_turn_0` ...
-
-        It jumps from key to key in the index, and reads no other job of a key.
+        """The keys of the next jobs that wait, in the order of keys, and 1 if a key has no turn, or waits while one of
+        its jobs is due. `after`: after the key of the parameters `claimjobs_turn_0` ...; one with many jobs is passed.
         """
-        first = self._next_key(*self._one()) if after else self._next_key()
-        names = [column.name for column in self._turns.of_jobs]
-        found = first.limit(1).subquery("claimjobs_start")
-        keys = sa.select(*found.c, sa.literal(1).label("claimjobs_n")).cte("claimjobs_found", recursive=True)
-        following = self._next_key(*(keys.c[name] for name in names)).limit(1).correlate(keys).lateral("claimjobs_next")
-        step = sa.select(*following.c, keys.c.claimjobs_n + 1).select_from(keys.join(following, sa.true()))
-        keys = keys.union_all(step.where(keys.c.claimjobs_n < COUNT))
-        return self._missing(keys)
-
-    def unknown_in_page(self, *, after: bool) -> sa.Select[Any]:
-        """As `unknown`, among the next jobs, for a database without LATERAL."""
-        page = (self._next_key(*self._one()) if after else self._next_key()).limit(COUNT)
-        return self._missing(sa.select(page.subquery("claimjobs_page")).distinct().subquery("claimjobs_found"))
-
-    def _next_key(self, *after: Any) -> sa.Select[Any]:
         jobs = self._turns.of_jobs
-        rows = sa.select(*jobs).select_from(self._source.table).where(self._job_rows.unclaimed).order_by(*jobs)
-        return rows.where(self._dialect.after_values(jobs, after)) if after else rows
+        page = sa.select(*jobs).select_from(self._source.table).where(self._job_rows.unclaimed)
+        if after:
+            page = page.where(self._dialect.after_values(jobs, self._one()))
+        listed = page.order_by(*jobs).limit(COUNT).subquery("claimjobs_page")
+        return self._missing(sa.select(listed).distinct().subquery("claimjobs_found"))
 
     def _missing(self, keys: sa.FromClause) -> sa.Select[Any]:
         table, names = self._table, [column.name for column in self._turns.of_jobs]
@@ -214,14 +203,14 @@ class TurnStatements:
     def appear(self) -> sa.Executable:
         """Give the key of the parameters `claimjobs_turn_0` ... a turn now. It may have one that waits for a job."""
         row = sa.select(
-            *(sa.type_coerce(part, column.type) for part, column in zip(self._one(), self._key, strict=True))
+            *(sa.type_coerce(part, column.type) for part, column in zip(self._one(), self.key, strict=True))
         )
         values = {self._table.c.turn_at: self._now}
         waits = sa.and_(self._table.c.turn_at > self._now, ~self._table.c.held_back)
-        return self._dialect.upsert(self._table, self._key, row, values=values, guard=waits)
+        return self._dialect.upsert(self._table, self.key, row, values=values, guard=waits)
 
     def _one(self) -> Sequence[sa.BindParameter[Any]]:
-        return [sa.bindparam(PART.format(number), type_=column.type) for number, column in enumerate(self._key)]
+        return [sa.bindparam(PART.format(number), type_=column.type) for number, column in enumerate(self.key)]
 
 
 def call(turns: Turns, now: sa.ColumnElement[Any]) -> sa.Update:
