@@ -32,8 +32,8 @@ class PerKey:
     failed one is waited for until it is done or dead, or not with `after_failure="skip"`. `rate`: so many are claimed
     in each second, minute, hour or day, such as "100/min"; `burst` of them at once, by default as many as in one
     second. `fair`: keys take turns, and one claim takes at most its own size of a key; without it the key that has
-    waited longest goes on until it has no job. `weights`: how much a key gets in its turn, in proportion to 1; a claim is then
-    at most half of one key.
+    waited longest goes on until it has no job. `weights`: how much a key gets in its turn, in proportion to 1; a
+    claim is then at most half of one key.
 
     Raises ValueError for values that do not go together.
     """

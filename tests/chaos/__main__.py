@@ -62,7 +62,7 @@ def _arena(backend: servers.Backend, rng: random.Random, options: argparse.Names
         folder.mkdir(exist_ok=True)
         server = stack.enter_context(own_server(backend))
         print(f"{backend} {server.version} ({server.how})", flush=True)
-        yield Arena(server, rng, folder, options.claims)
+        yield Arena(server, rng, folder, options.claims, per_key=options.per_key)
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -70,6 +70,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--seed", type=int, help="of the random times; printed at the start of every run")
     parser.add_argument("--backend", dest="backends", action="append", choices=("postgres", "mysql", "mariadb"))
     parser.add_argument("--claims", choices=CLAIMS, default="rows", help="where consumers record their claims")
+    parser.add_argument("--per-key", type=int, default=0, metavar="N", help="claim at most N jobs of a key at once")
     parser.add_argument("--only", action="append", metavar="WORD", help="faults whose name has this word")
     parser.add_argument("--times", type=int, help="strikes of each fault, in place of its own figure")
     parser.add_argument("--markdown", type=Path, metavar="FILE", help="write the table there as well")

@@ -14,7 +14,7 @@ from typing import Any, Final
 import sqlalchemy as sa
 
 import servers
-from claimjobs import ClaimjobsError, Queue, make, tables_for
+from claimjobs import ClaimjobsError, Queue, make, tables_for, turn_tables
 from claimjobs.options import ClaimsKind
 from servers import containers, programs
 from servers.pgbouncer import PgBouncer
@@ -27,6 +27,8 @@ from tests.chaos.proxy import Proxy
 BACKLOG: Final = 150
 """Everyone is busy."""
 CHUNK: Final = 50
+KEYS: Final = 40
+"""Values of column `e`, for limits per key."""
 WORK_SECONDS: Final = 0.05
 """What a handler spends on a batch."""
 DRAIN_SECONDS: Final = 60.0
@@ -57,6 +59,8 @@ class Arena:
     """Where all consumers record their claims."""
     candidates: str | None = None
     """The URL of a replica where their claims find candidates."""
+    per_key: int = 0
+    """How many jobs of each value of column `e` may be claimed at once; 0: any number."""
     roads: dict[Road, str] = field(default_factory=dict)
     """URLs by which consumers may go, other than the server's own."""
     prefix: list[str] = field(default_factory=list)
@@ -72,6 +76,11 @@ class Arena:
     def __post_init__(self) -> None:
         self.engine = engine_to(self.server.url, poolclass=sa.NullPool)
         make(self.engine, tables_for("jobs"))
+        if self.per_key:
+            jobs = tables_for("jobs")[0]
+            columns = ("status", "e", "priority", "id", "run_at", "suspect")
+            sa.Index("jobs_keys", *(jobs.c[name] for name in columns)).create(self.engine)
+            make(self.engine, turn_tables(self.engine, "jobs", ["e"]))
         audit.install(self.engine, self.claims)
         self.groups: list[Group] = []
         self.supervisors: list[Group] = []
@@ -135,7 +144,7 @@ class Arena:
     @contextlib.contextmanager
     def fleet(self, formation: Formation) -> Iterator[None]:
         """The groups of a formation at work, under load. Afterwards none of their processes is left."""
-        self.formation = formation.but(claims=self.claims, candidates=self.candidates)
+        self.formation = formation.but(claims=self.claims, candidates=self.candidates, per_key=self.per_key)
         self.groups, self.supervisors, self.bares, self.witnesses = [], [], [], []
         self.strikes = []
         audit.forget(self.engine)
@@ -369,6 +378,6 @@ class Load(threading.Thread):
 
     def enqueue(self, kinds: Sequence[str]) -> None:
         """Enqueue jobs of these kinds now. Raises what the queue raises."""
-        count = self._queue.enqueue([{"d": kind, "e": ""} for kind in kinds])
+        count = self._queue.enqueue([{"d": kind, "e": str(self._arena.random.randrange(KEYS))} for kind in kinds])
         with self._counting:
             self.acknowledged += count

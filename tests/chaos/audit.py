@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Set
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import pairwise
 from pathlib import Path
@@ -45,6 +45,7 @@ MOVES: Final = sa.Table(
     sa.Column("session", sa.Integer, nullable=False, comment="of the database, or number of the client"),
     sa.Column("at", sa.Double, nullable=False),
     sa.Column("undoable", sa.BigInteger, comment="see claim_rows.Move"),
+    sa.Column("e", sa.String(64), comment="the key of an enqueued job, for limits per key"),
 )
 """Every change of a job's status or owner, written by a trigger in the transaction that made it."""
 
@@ -74,8 +75,8 @@ _POSTGRES = (
     $$""",
     f"""CREATE FUNCTION chaos_move() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
       IF TG_OP = 'INSERT' THEN
-        INSERT INTO chaos_moves (job, new_owner, new_status, session, at)
-          VALUES (NEW.id, NEW.owner_id, NEW.status, chaos_session(), {_POSTGRES_NOW});
+        INSERT INTO chaos_moves (job, new_owner, new_status, session, at, e)
+          VALUES (NEW.id, NEW.owner_id, NEW.status, chaos_session(), {_POSTGRES_NOW}, NEW.e);
       ELSIF TG_OP = 'DELETE' THEN
         INSERT INTO chaos_moves (job, old_owner, old_status, session, at)
           VALUES (OLD.id, OLD.owner_id, OLD.status, chaos_session(), {_POSTGRES_NOW});
@@ -104,8 +105,8 @@ _POSTGRES = (
 _MYSQL_NOW = "unix_timestamp(sysdate(6))"
 _MYSQL = (
     f"""CREATE TRIGGER chaos_enqueued AFTER INSERT ON jobs FOR EACH ROW
-      INSERT INTO chaos_moves (job, new_owner, new_status, session, at)
-        VALUES (NEW.id, NEW.owner_id, NEW.status, connection_id(), {_MYSQL_NOW})""",
+      INSERT INTO chaos_moves (job, new_owner, new_status, session, at, e)
+        VALUES (NEW.id, NEW.owner_id, NEW.status, connection_id(), {_MYSQL_NOW}, NEW.e)""",
     f"""CREATE TRIGGER chaos_gone AFTER DELETE ON jobs FOR EACH ROW
       INSERT INTO chaos_moves (job, old_owner, old_status, session, at)
         VALUES (OLD.id, OLD.owner_id, OLD.status, connection_id(), {_MYSQL_NOW})""",
@@ -160,6 +161,8 @@ class Story:
     deaths: dict[int, float]
     left: dict[int, tuple[str, str]]
     """Jobs that are in the table still: status and kind."""
+    keys: dict[int, str] = field(default_factory=dict)
+    """The key of each job, for limits per key."""
 
     # --- promises --------------------------------------------------------------------------------------
 
@@ -245,6 +248,16 @@ class Story:
             lines += [f"job {job} {at:.3f} {what}" for at, what in sorted(events)]
         file.write_text("\n".join(lines) + "\n")
 
+    @cached_property
+    def most_in_hand(self) -> int:
+        """The most jobs of one key that were claimed at one moment. A claim counts from the trigger of its write on."""
+        now, most = Counter[str](), 0
+        for move in self.moves:
+            key = self.keys.get(move.job, "")
+            now[key] += (move.new_status == "claimed") - (move.old_status == "claimed")
+            most = max(most, now[key])
+        return most
+
     # --- how long it took ------------------------------------------------------------------------------
 
     @cached_property
@@ -319,6 +332,7 @@ def read(engine: sa.Engine, claims: ClaimsKind = "rows") -> Story:
         for death in connection.execute(sa.select(DEATHS).order_by(DEATHS.c.id)):
             deaths.setdefault(death.owner, death.at)
         left = connection.execute(sa.text("SELECT id, status, d FROM jobs")).all()
+        named = connection.execute(sa.select(MOVES.c.job, MOVES.c.e).where(MOVES.c.old_status.is_(None))).all()
         moves = [Move(*row) for row in connection.execute(sa.select(*columns).order_by(MOVES.c.id))]
         return Story(
             runs=list(connection.execute(sa.select(RUNS).order_by(RUNS.c.id))),
@@ -327,4 +341,5 @@ def read(engine: sa.Engine, claims: ClaimsKind = "rows") -> Story:
             pids={row.owner: row.pid for row in sessions},
             deaths=deaths,
             left={row.id: (row.status, row.d) for row in left},
+            keys={row.job: row.e for row in named},
         )

@@ -9,7 +9,7 @@ import sys
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
-from claimjobs import Batch, Queue, Retry
+from claimjobs import Batch, PerKey, Queue, Retry
 from claimjobs.contrib.replica import Replica
 from claimjobs.options import Liveness
 from tests.chaos.work import Poison, handle
@@ -31,7 +31,8 @@ def main(url: str, settings: dict[str, Any]) -> None:
     shown = {name: settings[name] for name in ("lease", "max_batch_time", "session_lock")}
     liveness = Liveness(patience=PATIENCE, **shown)
     retry = Retry(settings["attempts"])
-    where = {"claims": settings["claims"], "order_by": () if settings["any_order"] else None}
+    where: dict[str, Any] = {"claims": settings["claims"], "order_by": () if settings["any_order"] else None}
+    where["per_key"] = PerKey("e", at_most=settings["per_key"]) if settings["per_key"] else None
     where["locking"] = Replica(settings["candidates"]) if settings["candidates"] else None
     with Queue(url, liveness=liveness, retry=retry, **where) as queue:
         signal.signal(signal.SIGTERM, lambda *_: queue.stop())

@@ -24,7 +24,7 @@ THREADS: Final = "tests.chaos.work:handle_job"
 TASKS: Final = "tests.chaos.work:await_job"
 BARE: Final = (
     *("size", "lease", "max_batch_time", "attempts", "threads"),
-    *("claims", "session_lock", "candidates", "any_order"),
+    *("claims", "session_lock", "candidates", "any_order", "per_key"),
 )
 """The settings of a consumer without a supervisor."""
 PATIENCE: Final = 60.0
@@ -72,6 +72,8 @@ class Settings:
     """Whether it does that in an event loop, not in threads."""
     threads: int = 1
     """How many threads of a consumer without a supervisor share its Queue."""
+    per_key: int = 0
+    """How many jobs of each value of column `e` may be claimed at once; 0: any number."""
     stop_timeout: float | None = None
     """Seconds from a SIGTERM until a supervisor releases what its consumers hold."""
 
@@ -195,6 +197,8 @@ def supervised(url: str, settings: Settings, consumers: int) -> list[str]:
     }
     if settings.stop_timeout is not None:
         options["--stop-timeout"] = settings.stop_timeout
+    if settings.per_key:
+        options |= {"--per-key": "e", "--per-key-at-most": settings.per_key}
     handler = HANDLER
     if settings.concurrency:
         options["--concurrency"] = settings.concurrency
