@@ -33,6 +33,7 @@ NAMES = (
     "slow_handlers",
     "many_at_once",
     "one_transaction",
+    "few_per_key",
     "with_handlers",
     "client",
     "candidates",

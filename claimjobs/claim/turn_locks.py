@@ -10,9 +10,10 @@ import math
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, date, datetime, timedelta
 from itertools import islice
 from typing import Any, Final
+from uuid import UUID
 
 import sqlalchemy as sa
 
@@ -166,9 +167,10 @@ class TurnLocks(JobLocks):
 
     def phases(self, request: ClaimRequest, keys: list[Key]) -> list[Phase]:
         each = {"claimjobs_each": request.size}
-        none: dict[str, Any] = {"claimjobs_turns": []}
-        counted = [Phase("in hand", self._in_hand.statement, none)] if self._per_key.limit else []
-        jobs = [Phase("find", self._jobs.statement, {**each, **none})] if self._lateral else []
+        some = tuple(_any_value(column.type) for column in self._statements.key)
+        turns: dict[str, Any] = {"claimjobs_turns": [key_of(some)]}
+        counted = [Phase("in hand", self._in_hand.statement, turns)] if self._per_key.limit else []
+        jobs = [Phase("find", self._jobs.statement, {**each, **turns})] if self._lateral else []
         candidates = {"claimjobs_candidates": keys, "claimjobs_size": request.size}
         return [
             Phase("turns", self._next[False].statement, {"claimjobs_turns_wanted": request.size}),
@@ -364,6 +366,13 @@ class Read:
         if self._compiled is None:
             return connection.execute(self.statement, given).all()
         return self._compiled.rows(connection, given, PlainReader())
+
+
+def _any_value(type_: Any) -> Any:
+    """A value of a column, to show a statement."""
+    if isinstance(type_, sa.Uuid):
+        return UUID(int=0)
+    return date.min if isinstance(type_, sa.Date) else type_.python_type()
 
 
 def _aware(instant: datetime | None) -> Any:

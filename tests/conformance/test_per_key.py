@@ -470,3 +470,12 @@ def test_a_sleeping_consumer_is_woken_and_finds_a_new_key(backend: Backend) -> N
     finally:
         queue.stop()
         thread.join(60)
+
+
+@KINDS
+def test_explain_shows_its_statements(backend: Backend, kind: dict[str, Any]) -> None:
+    queue = mails(backend, PerKey("customer", at_most=2), [7, 7, 8], kind)
+    explained = queue.explain()
+    shown = {phase.name for phase in explained.phases}
+    assert {"turns", "in hand", "lock"} <= shown, explained.findings
+    queue.check()
