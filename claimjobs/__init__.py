@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from claimjobs.table.columns import Columns
     from claimjobs.table.create import make, tables_for
     from claimjobs.table.definitions import include_object, job_table
-    from claimjobs.table.side_car_table import side_car_tables, turn_tables
+    from claimjobs.table.side_car_table import key_tables, side_car_tables
 
 __version__ = "0.1.0"
 
@@ -43,13 +43,13 @@ __all__ = [
     "database_url",
     "include_object",
     "job_table",
+    "key_tables",
     "make",
     "next_whole",
     "read_map",
     "side_car_tables",
     "stop_on_signals",
     "tables_for",
-    "turn_tables",
 ]
 
 _MODULES = {
@@ -76,7 +76,7 @@ _MODULES = {
     "side_car_tables": "table.side_car_table",
     "stop_on_signals": "signals",
     "tables_for": "table.create",
-    "turn_tables": "table.side_car_table",
+    "key_tables": "table.side_car_table",
 }
 
 

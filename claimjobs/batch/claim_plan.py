@@ -11,11 +11,11 @@ import sqlalchemy as sa
 
 from claimjobs.batch.settle_and_claim import SettleAndClaim, settle_and_claim_for
 from claimjobs.claim.choose_strategy import strategy_for
+from claimjobs.claim.key_locking import KeyLocking
 from claimjobs.claim.locking import Locking
 from claimjobs.claim.record import ClaimRecord
 from claimjobs.claim.selector import Selector
 from claimjobs.claim.strategy import ClaimStrategy
-from claimjobs.claim.turn_locks import TurnLocking
 from claimjobs.database.connect import connected
 from claimjobs.dialects import Key
 from claimjobs.dialects.types import database_now, statement_now
@@ -26,7 +26,7 @@ from claimjobs.settle.still_due import StillDueRows
 from claimjobs.statements.find import Selection, all_but
 from claimjobs.statements.idle import work
 from claimjobs.statements.job_rows import job_rows
-from claimjobs.statements.turns import TurnStatements
+from claimjobs.statements.key_rows import KeyStatements
 from claimjobs.table.backend import Backend
 from claimjobs.table.claim_index import missing_index, sweep_order
 from claimjobs.table.predicates import OrderBy, Where
@@ -45,8 +45,8 @@ class ClaimPlan:
     """Whether a callable gives the predicate, so that the next claim needs another plan."""
     divisible: bool = True
     """Whether fewer rows are claimed after an error that one of them may cause. If not, it is tried for a lease."""
-    turns: sa.ColumnElement[Any] | None = None
-    """A scalar that is NULL if no turn is due; None: there are no turns."""
+    key_rows: sa.ColumnElement[Any] | None = None
+    """A scalar that is NULL if no key of `per_key` is due; None: there is no `per_key`."""
     _settle_and_claim: SettleAndClaim | None = field(default=None, init=False)
 
     def way_to_settle_and_claim(self, settler: Settler) -> SettleAndClaim:
@@ -58,7 +58,7 @@ class ClaimPlan:
     @cached_property
     def work(self) -> sa.ColumnElement[Any]:
         """A scalar that is NULL when there is nothing to claim."""
-        return work(self.backend.source, self.selection) if self.turns is None else self.turns
+        return work(self.backend.source, self.selection) if self.key_rows is None else self.key_rows
 
 
 class ClaimPlans:
@@ -99,37 +99,37 @@ class ClaimPlans:
             ready = job_rows(self._backend, self._now).claimable(selection.ready)
             selection = replace(selection, ready=ready)
             strategy = self.strategy(selection)
-            turns = self._turns(selection)
-            work = None if turns is None else turns.is_due
-            self._last = last = ClaimPlan(where, selection, strategy, self._backend, changes=changes, turns=work)
+            key_rows = self._key_rows(selection)
+            work = None if key_rows is None else key_rows.is_due
+            self._last = last = ClaimPlan(where, selection, strategy, self._backend, changes=changes, key_rows=work)
         return last
 
-    def _turns(self, selection: Selection) -> TurnStatements | None:
-        """The statements about turns; None: there are no turns."""
+    def _key_rows(self, selection: Selection) -> KeyStatements | None:
+        """The statements about key rows; None: there is no `per_key`."""
         backend, per_key, now = self._backend, self._per_key, self._now
-        if per_key is None or backend.turns is None:
+        if per_key is None or backend.key_rows is None:
             return None
         rows = job_rows(backend, now)
         held = sa.and_(rows.failed, *selection.predicates) if per_key.waits else None
         at = statement_now() if isinstance(now, database_now) else now
         by: dict[str, Any] = {"selection": selection, "job_rows": rows, "held": held, "now": at}
-        return TurnStatements(backend.turns, backend.source, backend.dialect, **by)
+        return KeyStatements(backend.key_rows, backend.source, backend.dialect, **by)
 
     def strategy(self, selection: Selection, *, lock_before_mark: bool = False) -> ClaimStrategy:
         """How jobs are claimed. `lock_before_mark`: see `strategy_for`."""
-        locking, turns = self._locking, self._turns(selection)
-        if turns is not None and self._per_key is not None:
+        locking, key_rows = self._locking, self._key_rows(selection)
+        if key_rows is not None and self._per_key is not None:
             self._need_index(selection)
-            locking = TurnLocking(self._per_key, turns)
+            locking = KeyLocking(self._per_key, key_rows)
         by: dict[str, Any] = {"locking": locking, "lock_before_mark": lock_before_mark}
         return strategy_for(self._backend, selection, self._record, self._now, **by)
 
     def _need_index(self, selection: Selection) -> None:
         """Raises KeyUnfit, with the statement, if no index finds the jobs of a key in their order."""
         backend = self._backend
-        if backend.turns is None or self._has_index:
+        if backend.key_rows is None or self._has_index:
             return
-        order = (*backend.turns.of_jobs, *selection.order)
+        order = (*backend.key_rows.of_jobs, *selection.order)
         with connected(self._engine) as connection:
             lack = missing_index(connection, backend.source, order)
         if lack is not None:

@@ -23,7 +23,7 @@ from claimjobs.table.acceptance import check_no_own
 from claimjobs.table.ddl import ddl, drop_statement, has_wake_trigger, make_statement, trigger_of
 from claimjobs.table.definitions import SCHEMA
 from claimjobs.table.reflection import resolve
-from claimjobs.table.side_car_table import side_car_tables, turn_tables
+from claimjobs.table.side_car_table import key_tables, side_car_tables
 
 DDL_WITHOUT_URL: Final = "postgresql://"
 """What the embedded database understands."""
@@ -107,7 +107,7 @@ def _refuse_mixtures(recreate: bool, add: bool, *, trigger: Trigger, side_car: b
 
 def _print_ddl(queue: Queue, trigger: Trigger, recreate: bool) -> None:
     if trigger != "drop":
-        show_sql(ddl(queue.engine, [*_tables(queue), *_turns(queue)], recreate=recreate))
+        show_sql(ddl(queue.engine, [*_tables(queue), *_key_rows(queue)], recreate=recreate))
     if trigger is not None:
         show_sql(f"{_trigger_statement(queue, trigger)};")
 
@@ -132,8 +132,8 @@ def _set_up(queue: Queue, trigger: Trigger, recreate: bool, *, yes: bool) -> Non
             ask(f"Drop table {plan.table} with {number(plan.rows, 'row')} in {shown(engine.url)}{at_work}?")
         _check_what_is_there(queue)
         _tell(setup.make(engine, _tables(queue, mapped=True), recreate=recreate))
-        if turns := _turns(queue):
-            _tell(setup.make(engine, turns))
+        if key_rows := _key_rows(queue):
+            _tell(setup.make(engine, key_rows))
     _set_up_trigger(queue, trigger)
     if trigger != "drop":
         roles = checked_roles(engine, settings)
@@ -158,13 +158,13 @@ def _tables(queue: Queue, *, mapped: bool = False) -> list[sa.Table]:
     return [jobs, *others] if mapped or not _is_mapped_name(settings) else others
 
 
-def _turns(queue: Queue) -> list[sa.Table]:
-    """The table of turns, if the queue has one. The table of jobs must be there."""
+def _key_rows(queue: Queue) -> list[sa.Table]:
+    """The table of key rows, if the queue has one. The table of jobs must be there."""
     settings = queue.settings
     if settings.per_key is None:
         return []
     given: dict[str, Any] = {"side_car": settings.side_car, "columns": settings.columns}
-    return turn_tables(queue.engine, settings.table, settings.per_key.names, **given)
+    return key_tables(queue.engine, settings.table, settings.per_key.names, **given)
 
 
 def _is_mapped_name(settings: Settings) -> bool:

@@ -28,9 +28,9 @@ from claimjobs.errors import (
     key_unequal,
 )
 from claimjobs.lease.held_batches import HeldBatch, HeldBatches
+from claimjobs.lease.key_calls import KeyCalls
 from claimjobs.lease.owner import Owner
 from claimjobs.lease.sleeper import IdleSleeper
-from claimjobs.lease.turn_calls import TurnCalls
 from claimjobs.log_events import HANDLER_HANGS, HOOK_FAILED, RELEASE_FAILED
 from claimjobs.settle.outcomes import Outcomes
 from claimjobs.settle.refusals import SettleWithRefusals, Unsettled
@@ -76,7 +76,7 @@ class LeaseHold(Hold):
         self._connector, self._reaper = self.owner.connector, self.owner.reaper
         self._settling = SettleWithRefusals(self._connector, context.backend, settler, context.retry)
         self._stuck = StuckJobs(self._settling)
-        self._turns = TurnCalls(self._connector, context.backend)
+        self._key_rows = KeyCalls(self._connector, context.backend)
         self.owner.start()
 
     # --- claiming --------------------------------------------------------------------------------------
@@ -194,7 +194,7 @@ class LeaseHold(Hold):
         else:
             self._report.released += len(unknown)
             if unknown:
-                self._turns.call_all()
+                self._key_rows.call_all()
             self._may_hold_unowned = False
             if self._unconfirmed_since is not None and now - self._unconfirmed_since > self._lease:
                 self._unconfirmed_since = None
@@ -328,7 +328,7 @@ class LeaseHold(Hold):
             lost = set()
         keys = outcomes.keys()
         self.held.remove(claimed)
-        self._turns.call(claimed.jobs)
+        self._key_rows.call(claimed.jobs)
         if lost:
             outcomes.become(outcomes.only(set(keys) - lost))
         outcomes.count(self._report)

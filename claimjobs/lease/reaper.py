@@ -24,9 +24,9 @@ from claimjobs.dialects import Key
 from claimjobs.errors import ClaimjobsError, StatementTimedOut
 from claimjobs.job import Job, claim_of, key_of, with_claim
 from claimjobs.key_text import key_in_message
+from claimjobs.lease.key_calls import KeyCalls
 from claimjobs.lease.owner_row import END_OF_SESSION
 from claimjobs.lease.registry import OwnerState, Watch, dead_among, left_by_failover, read_owners
-from claimjobs.lease.turn_calls import TurnCalls
 from claimjobs.log_events import JOB_STUCK, OWNER_DEAD, OWNER_ELSEWHERE, OWNER_STUCK
 from claimjobs.options import Retry
 from claimjobs.settle.failures import Failures
@@ -55,7 +55,7 @@ class Reaper:
         self._failures = failures
         self._unreported: deque[Outcomes] = deque()
         self._connector = connector
-        self._turns = TurnCalls(connector, backend)
+        self._key_rows = KeyCalls(connector, backend)
         self._backend = backend
         self._settler = settler
         self._retry = retry
@@ -199,7 +199,7 @@ class Reaper:
         if failed is not None:
             self._unreported.append(failed)
         if jobs:
-            self._turns.call_all()
+            self._key_rows.call_all()
         if jobs or removed:
             fields = {"event": OWNER_DEAD, "queue": self._name, "owner": owner, "jobs": jobs}
             log.warning("owner %d is dead: %d %s reclaimed", owner, jobs, "job" if jobs == 1 else "jobs", extra=fields)

@@ -81,7 +81,7 @@ class Queue(QueueOperations):
     those of the others.
 
     `per_key` limits how many jobs of each value of a column are claimed at once, or how often, keeps their order, and
-    lets the values take turns: see PerKey. It needs `hold="lease"`, a table of turns, which `setup-tables` makes, and
+    lets the values take turns: see PerKey. It needs `hold="lease"`, a table of keys, which `setup-tables` makes, and
     an index that begins with the status and these columns. All consumers of a table need the same columns there.
 
     `side_car=True` is for a table that must not be altered: failures and done jobs are stored in a second table,

@@ -36,9 +36,9 @@ from claimjobs.table.definitions import (
     queues_table,
 )
 from claimjobs.table.job_state import StateByClaimRows
+from claimjobs.table.key_rows import KeyRows, columns_for, key_table
 from claimjobs.table.reflection import TableLike, collated, columns_in_database, map_of, resolve
 from claimjobs.table.roles import REQUIRED, ColumnRoles, key_index, quote_of, roles_of
-from claimjobs.table.turns import Turns, columns_for, turns_table
 
 
 @dataclass(frozen=True)
@@ -59,8 +59,8 @@ class Backend:
     """Whether an owner with this backend claims. One that is only registered to be woken does not."""
     locks_rows: bool = True
     """Whether claims lock the rows. If they do not, they and claims by lease do not exclude each other."""
-    turns: Turns | None = None
-    """The turns of the keys of `per_key`."""
+    key_rows: KeyRows | None = None
+    """The key rows, if there are limits, an order or rates per key."""
     refusal: AccessDenied | None = None
     """Why this user cannot claim by lease. Jobs can be enqueued nevertheless."""
 
@@ -121,7 +121,7 @@ def inspect_table(
     `by_lease`: claims are committed with the id of an owner, which needs a column for it, and the table of owners.
     `per_batch`: claims are rows of the table of batches; no column of the table is needed for them.
     `side_car`: outcomes are kept in a second table (of this name), and claims are rows of the table of batches.
-    `per_key`: limits, turns or rates per key, which need the table of turns.
+    `per_key`: limits, an order or rates per key, which need the table of key rows.
     Raises ConnectionFailed, ServerUnfit or UnfitTable.
     """
     found = dialect_for(engine)
@@ -154,17 +154,17 @@ def inspect_table(
             roles = _per_batch(roles, claim_rows)
         backend = Backend(dialect or found, roles, owner_table(place.metadata), place.schema, False, source)
         if per_key:
-            backend = replace(backend, turns=_turns(connection, backend, home, per_key))
+            backend = replace(backend, key_rows=_key_rows(connection, backend, home, per_key))
         return _leased(connection, backend, mapped=given is not None) if by_lease else backend
 
 
-def _turns(connection: sa.Connection, backend: Backend, home: Place, per_key: PerKey) -> Turns:
-    """The table of turns. Raises TableMissing, or ColumnUnfit for a column that cannot be a key of them."""
+def _key_rows(connection: sa.Connection, backend: Backend, home: Place, per_key: PerKey) -> KeyRows:
+    """The table of key rows. Raises TableMissing, or ColumnUnfit for a column that cannot be a key of them."""
     columns = columns_for(connection, backend.source, per_key.names)
     key = [sa.Column(column.name, column.type, primary_key=True) for column in columns]
-    table = turns_table(home.name, key, home.metadata)
+    table = key_table(home.name, key, home.metadata)
     try:
-        return Turns(resolve(connection, table), columns, limits=per_key.limit is not None)
+        return KeyRows(resolve(connection, table), columns, limits=per_key.limit is not None)
     except TableMissing:
         raise TableMissing(table.fullname, within=backend.source.name) from None
 

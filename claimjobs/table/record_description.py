@@ -47,7 +47,7 @@ class RecordDescription:
         if not backend.locks_rows:
             return cls(NOTHING, ())
         seen = backend.roles
-        keyed = {} if backend.turns is None else {"per_key": [column.name for column in backend.turns.of_jobs]}
+        keyed = {} if backend.key_rows is None else {"per_key": [column.name for column in backend.key_rows.of_jobs]}
         if not (backend.by_lease and backend.records_claims):
             return cls(NOTHING, (_by_row(seen),))
         if seen.claim_rows is None:

@@ -16,9 +16,9 @@ from claimjobs.table.backend import source_roles
 from claimjobs.table.columns import Columns
 from claimjobs.table.ddl import check_side_car_name
 from claimjobs.table.definitions import claims_table, shared_tables
+from claimjobs.table.key_rows import columns_for, key_table
 from claimjobs.table.reflection import TableLike, columns_in_database, map_of, resolve
 from claimjobs.table.roles import ColumnRoles, roles_of
-from claimjobs.table.turns import columns_for, turns_table
 
 
 def side_car_tables(
@@ -44,7 +44,7 @@ def side_car_tables(
     return [claims, *shared_tables(claims.schema)]
 
 
-def turn_tables(
+def key_tables(
     engine: sa.Engine,
     table: TableLike,
     per_key: Sequence[str],
@@ -52,7 +52,7 @@ def turn_tables(
     side_car: str | bool = False,
     columns: Columns | None = None,
 ) -> list[sa.Table]:
-    """The table of turns that a queue with `per_key` needs, for `make` and `ddl`. The table of jobs must be there."""
+    """The table of key rows that `per_key` needs, for `make` and `ddl`. The table of jobs must be there."""
     dialect = dialect_for(engine)
     given = columns or map_of(table)
     with connected(engine) as connection:
@@ -61,7 +61,7 @@ def turn_tables(
         place = dialect.table_rules.place(connection, described)
         names = [column.name for column in columns_for(connection, source, per_key)]
         key = _columns(connection, source, names, dialect)
-    return [turns_table(place.name, key, place.metadata)]
+    return [key_table(place.name, key, place.metadata)]
 
 
 def _key(connection: sa.Connection, source: ColumnRoles, dialect: Dialect) -> list[sa.Column[Any]]:

@@ -14,7 +14,7 @@ from typing import Any, Final
 import sqlalchemy as sa
 
 import servers
-from claimjobs import ClaimjobsError, Queue, make, tables_for, turn_tables
+from claimjobs import ClaimjobsError, Queue, key_tables, make, tables_for
 from claimjobs.options import ClaimsKind
 from servers import containers, programs
 from servers.pgbouncer import PgBouncer
@@ -80,7 +80,7 @@ class Arena:
             jobs = tables_for("jobs")[0]
             columns = ("status", "e", "priority", "id", "run_at", "suspect")
             sa.Index("jobs_keys", *(jobs.c[name] for name in columns)).create(self.engine)
-            make(self.engine, turn_tables(self.engine, "jobs", ["e"]))
+            make(self.engine, key_tables(self.engine, "jobs", ["e"]))
         audit.install(self.engine, self.claims)
         self.groups: list[Group] = []
         self.supervisors: list[Group] = []

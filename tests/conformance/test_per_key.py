@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 import sqlalchemy as sa
 
-from claimjobs import Batch, PerKey, Queue, Retry, job_table, make, side_car_tables, turn_tables
+from claimjobs import Batch, PerKey, Queue, Retry, job_table, key_tables, make, side_car_tables
 from claimjobs.errors import BadArgument, ClaimsDiffer, ColumnMissing, ColumnUnfit, KeyUnfit, TableMissing
 from claimjobs.options import Liveness
 from tests.backends import Backend, Clock
@@ -48,7 +48,7 @@ def mails(
     """A queue over jobs 1, 2, ... of these customers."""
     kind, columns = kind or {}, ("customer",)
     backend.make(MAILS)
-    make(backend.engine, turn_tables(backend.engine, "mails", columns, side_car=bool(kind.get("side_car"))))
+    make(backend.engine, key_tables(backend.engine, "mails", columns, side_car=bool(kind.get("side_car"))))
     if "side_car" in kind:
         make(backend.engine, side_car_tables(backend.engine, "mails"))
     queue = backend.bare_queue(MAILS, per_key=per_key, **kind, **options)
@@ -74,8 +74,8 @@ def finish(batch: Batch) -> None:
         batch.done()
 
 
-def turns(backend: Backend) -> dict[Any, Any]:
-    return {row["customer"]: row for row in backend.rows("mails_turns")}
+def key_rows(backend: Backend) -> dict[Any, Any]:
+    return {row["customer"]: row for row in backend.rows("mails_keys")}
 
 
 # --- limits --------------------------------------------------------------------------------------------------
@@ -107,12 +107,12 @@ def test_a_key_is_free_again_at_once_when_its_jobs_are_settled_failed_or_release
         with queue.claim(9) as batch:
             assert len(batch) == 1
             assert not other.claim(9)
-            assert turns(backend)[7]["held_back"]
+            assert key_rows(backend)[7]["held_back"]
             if _:
                 batch.fail(batch[0], "no", retry=False)
             else:
                 batch.done()
-        assert not turns(backend)[7]["held_back"]
+        assert not key_rows(backend)[7]["held_back"]
     batch = queue.claim(9)
     assert not other.claim(9)
     hold_of(queue).release_held()
@@ -157,13 +157,13 @@ def test_many_consumers_never_exceed_it_and_do_each_job_once(backend: Backend) -
     two, guard = PerKey("customer", at_most=2), threading.Lock()
     rnd = random.Random(7)
     queue = mails(backend, two, [rnd.randrange(6) for _ in range(240)])
-    in_hand, most, done = Counter[int](), Counter[int](), Counter[int]()
+    claimed, most, done = Counter[int](), Counter[int](), Counter[int]()
 
     def note(batch: Batch, sign: int) -> None:
         with guard:
             for job in batch.jobs:
-                in_hand[job.customer] += sign
-                most[job.customer] = max(most[job.customer], in_hand[job.customer])
+                claimed[job.customer] += sign
+                most[job.customer] = max(most[job.customer], claimed[job.customer])
 
     def work(number: int) -> None:
         mine, luck = queues[number], random.Random(number)
@@ -187,7 +187,7 @@ def test_many_consumers_never_exceed_it_and_do_each_job_once(backend: Backend) -
         thread.join(120)
     assert (len(done), set(done.values())) == (240, {1})
     assert max(most.values()) == 2
-    assert backend.rows("mails_turns") == []
+    assert backend.rows("mails_keys") == []
 
 
 # --- order ---------------------------------------------------------------------------------------------------
@@ -241,7 +241,7 @@ def test_a_key_with_few_jobs_waits_for_one_batch_of_one_with_many(backend: Backe
     queue = mails(backend, PerKey("customer"), [7] * 300)
     assert customers(queue.claim(50)) == {7: 50}
     backend.insert("mails", [{"id": 1_000 + n, "customer": 8} for n in range(3)])
-    backend.wait_for(lambda: queue.claim(1) and 8 in turns(backend), "the new key has a turn")
+    backend.wait_for(lambda: queue.claim(1) and 8 in key_rows(backend), "the new key has a turn")
     found = [customers(queue.claim(50)) for _ in range(2)]
     assert sum(each.get(8, 0) for each in found) == 3, found
 
@@ -249,7 +249,7 @@ def test_a_key_with_few_jobs_waits_for_one_batch_of_one_with_many(backend: Backe
 def test_shares_are_by_weight(backend: Backend) -> None:
     queue = mails(backend, PerKey("customer", weights={7: 3, 8: 1}), [7] * 300 + [8] * 300)
     total = Counter[int]()
-    backend.wait_for(lambda: queue.claim(1) and len(turns(backend)) == 2, "both keys have a turn")
+    backend.wait_for(lambda: queue.claim(1) and len(key_rows(backend)) == 2, "both keys have a turn")
     for _ in range(8):
         with queue.claim(30) as batch:
             total.update(customers(batch))
@@ -296,7 +296,7 @@ def test_keys_without_a_job_have_no_turn(backend: Backend) -> None:
         with batch:
             total += len(batch)
             batch.done()
-    assert (total, backend.rows("mails_turns")) == (450, [])
+    assert (total, backend.rows("mails_keys")) == (450, [])
 
 
 @pytest.mark.parametrize(
@@ -326,7 +326,7 @@ def test_keys_of_two_columns(backend: Backend) -> None:
 
 def _one_of_each(backend: Backend, table: sa.Table, columns: list[str], rows: list[dict[str, Any]]) -> None:
     backend.make(table)
-    make(backend.engine, turn_tables(backend.engine, table, columns))
+    make(backend.engine, key_tables(backend.engine, table, columns))
     queue = backend.bare_queue(table, per_key=PerKey(columns, at_most=1))
     queue.enqueue(rows)
     kinds = {tuple(row[name] for name in columns) for row in rows}
@@ -412,13 +412,13 @@ def test_columns_that_can_be_no_key_are_refused_and_an_index_is_named(backend: B
         ("long", ColumnUnfit, "255 characters"),
     ]:
         with pytest.raises(error, match=words):
-            turn_tables(backend.engine, table, [name])
+            key_tables(backend.engine, table, [name])
         with pytest.raises(error, match=words):
             backend.bare_queue(table, per_key=PerKey(name)).claim()
     queue = backend.bare_queue(table, per_key=PerKey("customer"))
-    with pytest.raises(TableMissing, match="mails_turns"):
+    with pytest.raises(TableMissing, match="mails_keys"):
         queue.claim()
-    make(backend.engine, turn_tables(backend.engine, table, ["customer"]))
+    make(backend.engine, key_tables(backend.engine, table, ["customer"]))
     queue = backend.bare_queue(table, per_key=PerKey("customer"))
     with pytest.raises(KeyUnfit, match="CREATE INDEX") as refused:
         queue.claim()
@@ -477,5 +477,5 @@ def test_explain_shows_its_statements(backend: Backend, kind: dict[str, Any]) ->
     queue = mails(backend, PerKey("customer", at_most=2), [7, 7, 8], kind)
     explained = queue.explain()
     shown = {phase.name for phase in explained.phases}
-    assert {"turns", "in hand", "lock"} <= shown, explained.findings
+    assert {"key rows", "claimed", "lock"} <= shown, explained.findings
     queue.check()

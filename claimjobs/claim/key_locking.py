@@ -1,7 +1,7 @@
-"""Locks of jobs whose queue has limits, turns or rates per key.
+"""KeyLocking: finds and locks jobs where there are limits, an order or rates per key.
 
-Whoever claims jobs of a key has locked its turn, and counts then what is claimed of it: whoever claimed before had the
-same lock, and has committed. So no counter can be wrong, whatever dies.
+Whoever claims jobs of a key has locked its key row, and counts then what is claimed of the key. Whoever claimed before
+had the same lock, and has committed. So there is no counter that could be wrong after a death.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ from claimjobs.dialects import Key
 from claimjobs.job import key_of
 from claimjobs.per_key import PerKey
 from claimjobs.statements.find import Selection
+from claimjobs.statements.key_rows import AT, PART, KeyStatements
 from claimjobs.statements.lock import lock
-from claimjobs.statements.turns import AT, PART, TurnStatements
 from claimjobs.table.backend import Backend
 
 AS_READ: Final = (sa.Integer, sa.String)
@@ -36,29 +36,29 @@ LONGEST: Final = 5.0
 """Seconds for which a key is held back whose jobs are all in hand. A settle calls it before; after a crash between a
 settle and its call nobody does."""
 PAGE: Final = 500
-"""Jobs among whose keys those without a turn are looked for at once."""
-LOOK: Final = 0.005
+"""Jobs among whose keys one without a key row is searched for at once."""
+SEARCH: Final = 0.005
 """Seconds after which such a look ends, and goes on later."""
 SHARE: Final = 10
 """It takes at most about one part in so many of the time."""
 LATEST: Final = 0.1
 """Seconds between two such looks at most, while there are claims."""
-MOST_TURNS: Final = 1_000
-"""Turns that one claim looks at."""
+MOST_ROWS: Final = 1_000
+"""Key rows that one claim looks at."""
 NEARLY: Final = 5
 """A claim is full enough if at most one part in so many is missing."""
 SPARE: Final = 1.3
-"""How many more turns are locked than gave enough jobs lately: each further look takes as long as a few jobs."""
+"""How many more key rows are locked than gave enough jobs lately: each further page takes as long as a few jobs."""
 MEMORY: Final = 0.8
-"""The weight of earlier turns against those of the last claim."""
+"""The weight of earlier claims against the last one."""
 
 
 @dataclass
-class Turn:
-    """The turn of one key, which this transaction has locked."""
+class KeyRow:
+    """A key row that this transaction has locked, and what is claimed of its key now."""
 
     key: Any
-    turn_at: datetime
+    next_at: datetime
     rate_at: datetime | None
     now: datetime
     allowed: int = 0
@@ -87,20 +87,20 @@ class Turn:
         return 0.0 if self.rate_at is None else max(0.0, (self.rate_at - self.now).total_seconds())
 
 
-class TurnLocking(Locking):
-    """Row locks, for jobs of the keys whose turn it is."""
+class KeyLocking(Locking):
+    """Row locks, for jobs of the keys that are next."""
 
     holds = ("lease",)
 
-    def __init__(self, per_key: PerKey, statements: TurnStatements) -> None:
+    def __init__(self, per_key: PerKey, statements: KeyStatements) -> None:
         self._per_key, self._statements = per_key, statements
 
     def locks(self, backend: Backend, selection: Selection, known: Sequence[str] = ()) -> JobLocks:
-        return TurnLocks(backend, selection, known, per_key=self._per_key, statements=self._statements)
+        return KeyRowLocks(backend, selection, known, per_key=self._per_key, statements=self._statements)
 
 
-class TurnLocks(JobLocks):
-    """Locks the next turns, counts what is claimed of their keys, and locks their first jobs."""
+class KeyRowLocks(JobLocks):
+    """Locks the next key rows, counts what is claimed of their keys, and locks their first jobs."""
 
     keyset_order = None
     is_lazy = True
@@ -112,7 +112,7 @@ class TurnLocks(JobLocks):
         known: Sequence[str],
         *,
         per_key: PerKey,
-        statements: TurnStatements,
+        statements: KeyStatements,
     ) -> None:
         self._per_key, self._statements = per_key, statements
         self._roles, dialect = backend.roles, backend.dialect
@@ -121,23 +121,23 @@ class TurnLocks(JobLocks):
         self._lock = CompiledStatement(lock(backend.roles, dialect, selection, self._reader.parts))
         columns = [*backend.source.key, *statements.key]
         as_read = all(isinstance(column.type, AS_READ) and not isinstance(column.type, sa.Enum) for column in columns)
-        wanted = "claimjobs_turns_wanted"
+        wanted = "claimjobs_rows_wanted"
         self._next = {after: Read(statements.next(after=after), as_read, wanted) for after in (False, True)}
-        self._in_hand, self._waiting = Read(statements.in_hand, as_read), statements.waiting
+        self._count, self._waiting = Read(statements.claimed, as_read), statements.waiting
         jobs = statements.jobs() if self._lateral else statements.jobs_of_one()
         self._jobs = Read(jobs, as_read and not per_key.waits, "claimjobs_each")
         self._serve = CompiledStatement(statements.serve(moves=per_key.fair))
         self._unknown = {after: statements.unknown(after=after) for after in (False, True)}
-        self._place: Turn | None = None
-        """The claim begins after this turn; None: at the first."""
+        self._place: KeyRow | None = None
+        """The claim begins after this key row; None: at the first."""
         self._head_at = 0.0
-        self._looked: Any = None
-        """The last key that was looked at for one without a turn; None: begin at the first."""
-        self._look_at = 0.0
+        self._searched: Any = None
+        """The last key of the search for one without a key row; None: it begins at the first key."""
+        self._search_at = 0.0
         self._held_back: list[Any] = []
         """The keys that the last claim has held back, because of the limit."""
         self._yield = 1.0
-        """How many jobs a turn gave lately."""
+        """How many jobs a key row gave lately."""
 
     # --- claiming --------------------------------------------------------------------------------------
 
@@ -146,106 +146,106 @@ class TurnLocks(JobLocks):
     ) -> ClaimResult:
         if self._held_back:
             self._call_again(connection)
-        if time.monotonic() >= self._look_at:
-            self._look_for_keys(connection)
+        if time.monotonic() >= self._search_at:
+            self._find_new_keys(connection)
         visited = self._visit(connection, request.size)
         jobs, suspects = self._lock_jobs(connection, visited, request.size, marked)
-        passed = self._place_turns(connection, visited)
+        passed = self._place_rows(connection, visited)
         if jobs:
             self._learn(visited)
             return ClaimResult(jobs, len(jobs), len(jobs), suspects=suspects)
-        left = connection.scalar(self._statements.left, {"claimjobs_turns_wanted": passed + 1})
-        return LATER if left > passed or len(visited) >= MOST_TURNS else NOTHING
+        left = connection.scalar(self._statements.left, {"claimjobs_rows_wanted": passed + 1})
+        return LATER if left > passed or len(visited) >= MOST_ROWS else NOTHING
 
-    def _learn(self, visited: list[Turn]) -> None:
-        """How many jobs a turn gives; and where the next claim begins: at the first turn of this one that is unused."""
-        found = sum(len(turn.jobs) for turn in visited) / len(visited)
+    def _learn(self, visited: list[KeyRow]) -> None:
+        """How many jobs a key gives; and where the next claim begins: at the first key row that is unused."""
+        found = sum(len(row.jobs) for row in visited) / len(visited)
         self._yield = max(1.0, MEMORY * self._yield + (1 - MEMORY) * found)
-        last = max(place for place, turn in enumerate(visited) if turn.claimed)
-        if self._place is visited[-1] and any(turn.jobs for turn in visited[last + 1 :]):
+        last = max(place for place, row in enumerate(visited) if row.claimed)
+        if self._place is visited[-1] and any(row.jobs for row in visited[last + 1 :]):
             self._place = visited[last]
 
     def phases(self, request: ClaimRequest, keys: list[Key]) -> list[Phase]:
         each = {"claimjobs_each": request.size}
         some = tuple(_any_value(column.type) for column in self._statements.key)
-        turns: dict[str, Any] = {"claimjobs_turns": [key_of(some)]}
-        counted = [Phase("in hand", self._in_hand.statement, turns)] if self._per_key.limit else []
-        jobs = [Phase("find", self._jobs.statement, {**each, **turns})] if self._lateral else []
+        key_rows: dict[str, Any] = {"claimjobs_per_keys": [key_of(some)]}
+        counted = [Phase("claimed", self._count.statement, key_rows)] if self._per_key.limit else []
+        jobs = [Phase("find", self._jobs.statement, {**each, **key_rows})] if self._lateral else []
         candidates = {"claimjobs_candidates": keys, "claimjobs_size": request.size}
         return [
-            Phase("turns", self._next[False].statement, {"claimjobs_turns_wanted": request.size}),
+            Phase("key rows", self._next[False].statement, {"claimjobs_rows_wanted": request.size}),
             *counted,
             *jobs,
             Phase("lock", self._lock.statement, candidates),
         ]
 
-    def _visit(self, connection: sa.Connection, size: int) -> list[Turn]:
-        """Lock turns, one page after the other, until their keys have enough candidates."""
+    def _visit(self, connection: sa.Connection, size: int) -> list[KeyRow]:
+        """Lock key rows, one page after the other, until their keys have enough candidates."""
         if time.monotonic() >= self._head_at or not self._per_key.fair:
             self._place, self._head_at = None, time.monotonic() + 2.0
-        visited: list[Turn] = []
+        visited: list[KeyRow] = []
         from_head = self._place is None
         left = size
-        while left > size // NEARLY and len(visited) < MOST_TURNS:
-            seen = {turn.key for turn in visited}
-            locked = self._next_turns(connection, min(size, math.ceil(SPARE * left / self._yield)))
-            turns = [turn for turn in locked if turn.key not in seen]
-            if turns:
-                self._find(connection, turns, size)
-                visited += turns
-                left -= sum(len(turn.jobs) for turn in turns)
+        while left > size // NEARLY and len(visited) < MOST_ROWS:
+            seen = {row.key for row in visited}
+            locked = self._next_rows(connection, min(size, math.ceil(SPARE * left / self._yield)))
+            key_rows = [row for row in locked if row.key not in seen]
+            if key_rows:
+                self._find(connection, key_rows, size)
+                visited += key_rows
+                left -= sum(len(row.jobs) for row in key_rows)
             elif locked:
                 continue
-            elif from_head and not (left == size and self._look_for_keys(connection)):
+            elif from_head and not (left == size and self._find_new_keys(connection)):
                 self._place = None
                 break
-            else:  # turns that others had locked are before the place
+            else:  # key rows that others had locked are before the place
                 self._place, from_head = None, True
         return visited
 
-    def _next_turns(self, connection: sa.Connection, count: int) -> list[Turn]:
+    def _next_rows(self, connection: sa.Connection, count: int) -> list[KeyRow]:
         after = self._place
-        given: dict[str, Any] = {"claimjobs_turns_wanted": count}
+        given: dict[str, Any] = {"claimjobs_rows_wanted": count}
         if after is not None:
-            given |= {AT: after.turn_at, **_parts(after.key)}
+            given |= {AT: after.next_at, **_parts(after.key)}
         rows = self._next[after is not None].rows(connection, given)
-        turns = [
-            Turn(key_of(key), *map(_aware, instants)) for *key, instants in ((*row[:-3], row[-3:]) for row in rows)
+        key_rows = [
+            KeyRow(key_of(key), *map(_aware, instants)) for *key, instants in ((*row[:-3], row[-3:]) for row in rows)
         ]
-        self._place = turns[-1] if turns else self._place
-        return turns
+        self._place = key_rows[-1] if key_rows else self._place
+        return key_rows
 
-    def _find(self, connection: sa.Connection, turns: list[Turn], size: int) -> None:
-        """Find the candidates of these turns, as many of each as may be claimed."""
+    def _find(self, connection: sa.Connection, key_rows: list[KeyRow], size: int) -> None:
+        """Find the candidates of these key rows, as many of each as may be claimed."""
         limit, pace = self._per_key.limit, self._per_key.pace
-        given = {"claimjobs_turns": [turn.key for turn in turns]}
-        in_hand = {} if limit is None else _by_key(self._in_hand.rows(connection, given))
-        for turn in turns:
-            turn.allowed = self._per_key.share(turn.key, size)
+        given = {"claimjobs_per_keys": [row.key for row in key_rows]}
+        claimed = {} if limit is None else _by_key(self._count.rows(connection, given))
+        for row in key_rows:
+            row.allowed = self._per_key.share(row.key, size)
             if limit is not None:
-                turn.allowed = min(turn.allowed, limit - in_hand.get(turn.key, 0))
+                row.allowed = min(row.allowed, limit - claimed.get(row.key, 0))
             if pace is not None:
-                turn.allowed = min(turn.allowed, int(pace.burst - turn.lead / pace.interval + 1e-6))
-        by_key = {turn.key: turn for turn in turns}
-        for key, (job, due, ready, group_size) in self._candidates(connection, turns):
-            turn = by_key[key]
-            turn.found_none = False
+                row.allowed = min(row.allowed, int(pace.burst - row.lead / pace.interval + 1e-6))
+        by_key = {row.key: row for row in key_rows}
+        for key, (job, due, ready, group_size) in self._candidates(connection, key_rows):
+            row = by_key[key]
+            row.found_none = False
             if not ready:
-                turn.waits_until = turn.waits_until or due
-            elif turn.waits_until is None and len(turn.jobs) < turn.allowed:
-                turn.jobs.append((job, group_size))
+                row.waits_until = row.waits_until or due
+            elif row.waits_until is None and len(row.jobs) < row.allowed:
+                row.jobs.append((job, group_size))
 
-    def _candidates(self, connection: sa.Connection, turns: list[Turn]) -> Iterator[tuple[Any, Any]]:
+    def _candidates(self, connection: sa.Connection, key_rows: list[KeyRow]) -> Iterator[tuple[Any, Any]]:
         """For each of the first jobs of these keys: that key; the job's key, when it is due, whether it is ready, the
         size of its group.
         """
-        if not turns:
+        if not key_rows:
             return
-        size = len(self._place_parts(turns[0].key))
-        each = {"claimjobs_each": max(1, *(turn.allowed for turn in turns))}
-        sent = [{"claimjobs_turns": [turn.key for turn in turns]}]
+        size = len(self._place_parts(key_rows[0].key))
+        each = {"claimjobs_each": max(1, *(row.allowed for row in key_rows))}
+        sent = [{"claimjobs_per_keys": [row.key for row in key_rows]}]
         if not self._lateral:
-            sent = [_parts(turn.key) for turn in turns]
+            sent = [_parts(row.key) for row in key_rows]
         for given in sent:
             for row in self._jobs.rows(connection, {**given, **each}):
                 *job, due, ready, group_size = row[size:]
@@ -256,11 +256,11 @@ class TurnLocks(JobLocks):
         return key if isinstance(key, tuple) else (key,)
 
     def _lock_jobs(
-        self, connection: sa.Connection, turns: list[Turn], size: int, marked: Mapping[str, Any]
+        self, connection: sa.Connection, key_rows: list[KeyRow], size: int, marked: Mapping[str, Any]
     ) -> tuple[list[Any], bool]:
         """Lock those of the candidates that are still free. Suspects are claimed alone, as elsewhere."""
-        turn_of = {job: turn for turn in turns for job, _ in turn.jobs}
-        rows = [(*self._place_parts(job), group_size) for turn in turns for job, group_size in turn.jobs]
+        row_of = {job: row for row in key_rows for job, _ in row.jobs}
+        rows = [(*self._place_parts(job), group_size) for row in key_rows for job, group_size in row.jobs]
         if not rows:
             return [], False
         candidates, wanted = first_group(rows, size)
@@ -268,7 +268,7 @@ class TurnLocks(JobLocks):
         jobs = self._reader.jobs(self._lock.rows(connection, given, self._reader), marked)
         check_keys(self._roles, jobs)
         for job in jobs:
-            turn_of[job.key].claimed += 1
+            row_of[job.key].claimed += 1
         return jobs, bool(rows[0][-1])
 
     def _call_again(self, connection: sa.Connection) -> None:
@@ -277,80 +277,80 @@ class TurnLocks(JobLocks):
         A settle that was committed after that claim had counted, and before it was committed, could not see that.
         """
         keys, self._held_back, limit = self._held_back, [], self._per_key.limit
-        in_hand = _by_key(self._in_hand.rows(connection, {"claimjobs_turns": keys}))
-        if free := [key for key in keys if limit is not None and in_hand.get(key, 0) < limit]:
+        claimed = _by_key(self._count.rows(connection, {"claimjobs_per_keys": keys}))
+        if free := [key for key in keys if limit is not None and claimed.get(key, 0) < limit]:
             connection.execute(self._statements.call, {"claimjobs_keys": free})
 
-    # --- where the turns come next ---------------------------------------------------------------------
+    # --- when the keys are next --------------------------------------------------------------------------
 
-    def _place_turns(self, connection: sa.Connection, turns: list[Turn]) -> int:
-        """Say when these turns come next; return how many stay: they have no job for this claim."""
+    def _place_rows(self, connection: sa.Connection, key_rows: list[KeyRow]) -> int:
+        """Write when these keys are next; return how many stay as they are: they have no job for this claim."""
         statements, pace = self._statements, self._per_key.pace
-        served = [turn for turn in turns if turn.claimed]
+        served = [row for row in key_rows if row.claimed]
         if pace is not None:
-            self._place_rated(connection, [turn for turn in turns if turn.claimed or turn.is_held_back])
+            self._place_rated(connection, [row for row in key_rows if row.claimed or row.is_held_back])
         else:
             for some in (False, True):  # one that is cut is behind the others, by the clock
-                if keys := [turn.key for turn in served if turn.is_cut is some]:
+                if keys := [row.key for row in served if row.is_cut is some]:
                     self._serve.count(connection, {"claimjobs_keys": keys})
-            full = [turn for turn in turns if turn.is_held_back]
-            self._held_back = [turn.key for turn in full]
+            full = [row for row in key_rows if row.is_held_back]
+            self._held_back = [row.key for row in full]
             _execute(connection, statements.hold_back(sa.literal(LONGEST)), full)
-        for turn in turns:
-            if turn.waits_until is not None:
-                _execute(connection, statements.wait, [turn], **{AT: max(turn.waits_until, turn.now)})
-        passed = self._end_or_wait(connection, [turn for turn in turns if turn.found_none])
-        return passed + sum(bool(turn.jobs) and not turn.claimed for turn in turns)
+        for row in key_rows:
+            if row.waits_until is not None:
+                _execute(connection, statements.wait, [row], **{AT: max(row.waits_until, row.now)})
+        passed = self._end_or_wait(connection, [row for row in key_rows if row.found_none])
+        return passed + sum(bool(row.jobs) and not row.claimed for row in key_rows)
 
-    def _place_rated(self, connection: sa.Connection, turns: list[Turn]) -> None:
-        """The next turn of a key is when it may have another job."""
+    def _place_rated(self, connection: sa.Connection, key_rows: list[KeyRow]) -> None:
+        """A key is next when the rate allows another job of it."""
         pace, limit = self._per_key.pace, self._per_key.limit
-        if not turns or pace is None:
+        if not key_rows or pace is None:
             return
         sent = []
-        for turn in turns:
-            lead = turn.lead + turn.claimed * pace.interval
+        for row in key_rows:
+            lead = row.lead + row.claimed * pace.interval
             wait = max(0.0, lead - (pace.burst - 1) * pace.interval)
-            if wait == 0.0 and not turn.claimed and limit is not None:
+            if wait == 0.0 and not row.claimed and limit is not None:
                 wait = LONGEST
-            at = turn.now + timedelta(seconds=wait)
+            at = row.now + timedelta(seconds=wait)
             moves = wait > 0 or self._per_key.fair
-            rate_at = turn.now + timedelta(seconds=lead)
-            values = {"claimjobs_held_back": wait > 0, "claimjobs_rate_at": rate_at, AT: at if moves else turn.turn_at}
-            sent.append({**values, **_parts(turn.key)})
+            rate_at = row.now + timedelta(seconds=lead)
+            values = {"claimjobs_held_back": wait > 0, "claimjobs_rate_at": rate_at, AT: at if moves else row.next_at}
+            sent.append({**values, **_parts(row.key)})
         connection.execute(self._statements.place, sent)
 
-    def _end_or_wait(self, connection: sa.Connection, turns: list[Turn]) -> int:
+    def _end_or_wait(self, connection: sa.Connection, key_rows: list[KeyRow]) -> int:
         """No job of these keys was found for this claim. Returns how many have one that is due, for another claim."""
-        if not turns:
+        if not key_rows:
             return 0
-        due = _by_key(connection.execute(self._waiting, {"claimjobs_turns": [turn.key for turn in turns]}))
-        _execute(connection, self._statements.end, [turn for turn in turns if turn.key not in due])
-        later = [turn for turn in turns if turn.key in due and due[turn.key] > turn.now]
-        for turn in later:
-            _execute(connection, self._statements.wait, [turn], **{AT: due[turn.key]})
+        due = _by_key(connection.execute(self._waiting, {"claimjobs_per_keys": [row.key for row in key_rows]}))
+        _execute(connection, self._statements.end, [row for row in key_rows if row.key not in due])
+        later = [row for row in key_rows if row.key in due and due[row.key] > row.now]
+        for row in later:
+            _execute(connection, self._statements.wait, [row], **{AT: due[row.key]})
         return len(due) - len(later)
 
-    # --- keys without a turn ---------------------------------------------------------------------------
+    # --- keys without a key row --------------------------------------------------------------------------
 
-    def _look_for_keys(self, connection: sa.Connection) -> bool:
-        """Give a turn to keys of jobs that wait and have none, among the next keys: any program may have inserted them.
-        Returns whether there were some.
+    def _find_new_keys(self, connection: sa.Connection) -> bool:
+        """Search the next keys of jobs that wait for some without a key row, and insert it: any program may have
+        inserted such jobs. Returns whether there were some, or there are keys that were not searched.
         """
         began, some = time.monotonic(), False
         while True:
-            after = self._looked
-            given = {"claimjobs_turns_wanted": PAGE, **({} if after is None else _parts(after))}
+            after = self._searched
+            given = {"claimjobs_rows_wanted": PAGE, **({} if after is None else _parts(after))}
             rows = connection.execute(self._unknown[after is not None], given).all()
             found = [_parts(key_of(key)) for *key, wanted in rows if wanted]
             if found:
                 connection.execute(self._statements.appear, found)
                 some = True
-            self._looked = key_of(rows[-1][:-1]) if rows else None
+            self._searched = key_of(rows[-1][:-1]) if rows else None
             took = time.monotonic() - began
-            if self._looked is None or took > LOOK:
-                self._look_at = time.monotonic() + min(SHARE * took, LATEST)
-                return some or self._looked is not None
+            if self._searched is None or took > SEARCH:
+                self._search_at = time.monotonic() + min(SHARE * took, LATEST)
+                return some or self._searched is not None
 
 
 class Read:
@@ -390,6 +390,6 @@ def _by_key(rows: Iterable[Sequence[Any]]) -> dict[Any, Any]:
     return {key_of(key): value for *key, value in rows}
 
 
-def _execute(connection: sa.Connection, statement: Any, turns: list[Turn], **given: Any) -> None:
-    if turns:
-        connection.execute(statement, {"claimjobs_keys": [turn.key for turn in turns], **given})
+def _execute(connection: sa.Connection, statement: Any, key_rows: list[KeyRow], **given: Any) -> None:
+    if key_rows:
+        connection.execute(statement, {"claimjobs_keys": [row.key for row in key_rows], **given})

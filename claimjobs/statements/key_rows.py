@@ -1,6 +1,6 @@
-"""Turns of keys: lock the next ones, find their jobs, and say when they come again.
+"""Key rows: lock the next ones, find the jobs of their keys, and write when these keys are next.
 
-The parameter `turns` is a list of keys of `per_key`, in the form that `dialect.among` takes.
+The parameter `per_keys` is a list of keys of `per_key`, in the form that `dialect.among` takes.
 """
 
 from __future__ import annotations
@@ -15,30 +15,30 @@ from claimjobs.dialects.types import Instant
 from claimjobs.statements.find import SUSPECT, Selection, group_size
 from claimjobs.statements.job_rows import JobRows
 from claimjobs.table.columns import CLAIMED
+from claimjobs.table.key_rows import KeyRows
 from claimjobs.table.roles import ColumnRoles
-from claimjobs.table.turns import Turns
 
-COUNT: Final = sa.bindparam("claimjobs_turns_wanted", type_=sa.Integer)
-"""How many turns are locked."""
+COUNT: Final = sa.bindparam("claimjobs_rows_wanted", type_=sa.Integer)
+"""How many key rows are locked."""
 EACH: Final = sa.bindparam("claimjobs_each", type_=sa.Integer)
 """How many jobs of a key are read."""
-AT: Final = "claimjobs_turn_at"
+AT: Final = "claimjobs_next_at"
 NOW: Final = "claimjobs_now"
 READY: Final = "claimjobs_is_ready"
 """1; or 0 for a failed job for which the later ones of its key wait."""
 FIRST: Final = "claimjobs_first"
 SOME: Final = 1_000
-"""So many jobs are looked at for a key without a turn, while a consumer sleeps."""
-PART: Final = "claimjobs_turn_{}"
+"""So many jobs are looked at for a key without a key row, while a consumer sleeps."""
+PART: Final = "claimjobs_part_{}"
 """The parameters for one key."""
 
 
-class TurnStatements:
+class KeyStatements:
     """The statements of one queue."""
 
     def __init__(
         self,
-        turns: Turns,
+        key_rows: KeyRows,
         source: ColumnRoles,
         dialect: Dialect,
         *,
@@ -48,21 +48,21 @@ class TurnStatements:
         now: sa.ColumnElement[Any],
     ) -> None:
         """`held`: the predicate of a failed job for which later ones wait; None: they do not."""
-        self._turns, self._source, self._dialect, self._now = turns, source, dialect, now
+        self._key_rows, self._source, self._dialect, self._now = key_rows, source, dialect, now
         self._selection, self._job_rows, self._held = selection, job_rows, held
-        self.key, self._table = turns.key, turns.table
+        self.key, self._table = key_rows.key, key_rows.table
 
-    # --- the turns -------------------------------------------------------------------------------------
+    # --- key rows ----------------------------------------------------------------------------------------
 
     def next(self, *, after: bool) -> sa.Select[Any]:
-        """Lock the next turns that nobody has locked, in their order: key, `turn_at`, `rate_at`, and the time.
+        """Lock the next key rows that nobody has locked, in their order: key, `next_at`, `rate_at`, and the time.
 
-        `after`: after the turn of the parameters `claimjobs_turn_at` and `claimjobs_turn_0` ...
+        `after`: after the key row of the parameters `claimjobs_next_at` and `claimjobs_part_0` ...
         """
         table = self._table
-        order = (table.c.turn_at, *self.key)
-        rows = sa.select(*self.key, table.c.turn_at, table.c.rate_at, sa.type_coerce(self._now, Instant).label(NOW))
-        rows = rows.where(table.c.turn_at <= self._now).order_by(*order).limit(COUNT)
+        order = (table.c.next_at, *self.key)
+        rows = sa.select(*self.key, table.c.next_at, table.c.rate_at, sa.type_coerce(self._now, Instant).label(NOW))
+        rows = rows.where(table.c.next_at <= self._now).order_by(*order).limit(COUNT)
         if after:
             place = [sa.bindparam(AT, type_=Instant()), *self._one()]
             rows = rows.where(self._dialect.after_values(order, place))
@@ -70,32 +70,32 @@ class TurnStatements:
 
     @property
     def left(self) -> sa.Select[Any]:
-        """How many turns are due or held back by a limit or a rate, up to the parameter `claimjobs_turns_wanted`."""
+        """How many key rows are due or held back by a limit or a rate, up to the parameter `claimjobs_rows_wanted`."""
         table = self._table
-        rows = sa.select(sa.literal(1)).where(sa.or_(table.c.held_back, table.c.turn_at <= self._now)).limit(COUNT)
+        rows = sa.select(sa.literal(1)).where(sa.or_(table.c.held_back, table.c.next_at <= self._now)).limit(COUNT)
         return sa.select(sa.func.count()).select_from(rows.subquery("claimjobs_left"))
 
     @property
     def is_due(self) -> sa.ColumnElement[Any]:
-        """A scalar that is NULL if no turn is due, and each of the first jobs that are ready has a key with a turn."""
-        table, jobs = self._table, self._turns.of_jobs
-        due = sa.select(sa.literal(1)).where(table.c.turn_at <= self._now).order_by(table.c.turn_at).limit(1)
+        """A scalar that is NULL if no key is due, and the keys of the first jobs that are ready have key rows."""
+        table, jobs = self._table, self._key_rows.of_jobs
+        due = sa.select(sa.literal(1)).where(table.c.next_at <= self._now).order_by(table.c.next_at).limit(1)
         first = sa.select(*jobs).where(self._selection.found).order_by(*jobs, *self._selection.order).limit(SOME)
         ready = first.select_from(self._source.table).subquery("claimjobs_ready")
-        same = sa.and_(*(ready.c[job.name] == turn for job, turn in zip(jobs, self.key, strict=True)))
+        same = sa.and_(*(ready.c[job.name] == row for job, row in zip(jobs, self.key, strict=True)))
         new = sa.select(sa.literal(1)).select_from(ready).where(~sa.exists().where(same).correlate(ready)).limit(1)
         return sa.func.coalesce(due.scalar_subquery(), new.scalar_subquery())
 
     def serve(self, *, moves: bool) -> sa.Update:
-        """Jobs of the `keys` were claimed. `moves`: their next turn is behind all others."""
-        values: dict[str, Any] = {"held_back": False, **({"turn_at": self._now} if moves else {})}
+        """Jobs of the `keys` were claimed. `moves`: these keys are behind all others now."""
+        values: dict[str, Any] = {"held_back": False, **({"next_at": self._now} if moves else {})}
         return self._these(sa.update(self._table).values(values))
 
     @property
     def place(self) -> sa.Update:
-        """The turn of the key of the parameters `claimjobs_turn_0` ..., at a rate."""
+        """When the key of the parameters `claimjobs_part_0` ... is next, at a rate."""
         values = {
-            "turn_at": sa.bindparam(AT, type_=Instant()),
+            "next_at": sa.bindparam(AT, type_=Instant()),
             "rate_at": sa.bindparam("claimjobs_rate_at", type_=Instant()),
             "held_back": sa.bindparam("claimjobs_held_back", type_=sa.Boolean()),
         }
@@ -105,13 +105,13 @@ class TurnStatements:
     def hold_back(self, seconds: sa.ColumnElement[float]) -> sa.Update:
         """A limit or the rate keeps back the jobs of the `keys`, for so many seconds at most."""
         at = self._dialect.later(self._now, seconds)
-        return self._these(sa.update(self._table).values(turn_at=at, held_back=True))
+        return self._these(sa.update(self._table).values(next_at=at, held_back=True))
 
     @property
     def wait(self) -> sa.Update:
-        """No job of the `keys` is due before the instant `claimjobs_turn_at`."""
+        """No job of the `keys` is due before the instant `claimjobs_next_at`."""
         at = sa.bindparam(AT, type_=Instant())
-        return self._these(sa.update(self._table).values(turn_at=at, held_back=False))
+        return self._these(sa.update(self._table).values(next_at=at, held_back=False))
 
     @property
     def end(self) -> sa.Delete:
@@ -120,37 +120,37 @@ class TurnStatements:
 
     @property
     def call(self) -> sa.Update:
-        """Those of the `keys` that a limit has held back may have their turn now."""
-        return self._these(call(self._turns, self._now))
+        """Those of the `keys` that a limit has held back are next now."""
+        return self._these(call(self._key_rows, self._now))
 
     def _these(self, update: sa.Update) -> sa.Update:
         return self._dialect.restrict_to_keys(update, self.key, None)
 
-    # --- the jobs of these turns -----------------------------------------------------------------------
+    # --- their jobs --------------------------------------------------------------------------------------
 
     @property
-    def in_hand(self) -> sa.Select[Any]:
-        """How many jobs of the keys `turns` are claimed, by whom ever: key, then count.
+    def claimed(self) -> sa.Select[Any]:
+        """How many jobs of `per_keys` are claimed, by whom ever: key, then count.
 
-        It begins when the turns are locked. Whoever claimed a job of these keys had locked them, and has committed.
+        It begins when the key rows are locked. Whoever claimed a job of these keys had locked them, and has committed.
         """
-        claimed, jobs = self._job_rows.in_state(CLAIMED), self._turns.of_jobs
+        claimed, jobs = self._job_rows.in_state(CLAIMED), self._key_rows.of_jobs
         rows = sa.select(*jobs, sa.func.count()).select_from(self._source.table)
-        return rows.where(self._dialect.among_some(jobs, "claimjobs_turns"), claimed).group_by(*jobs)
+        return rows.where(self._dialect.among_some(jobs, "claimjobs_per_keys"), claimed).group_by(*jobs)
 
     def jobs(self) -> sa.Select[Any]:
-        """The first `each` jobs of each of the keys `turns`: that key, the job's key, when it is due, whether it is
+        """The first `each` jobs of each of `per_keys`: that key, the job's key, when it is due, whether it is
         ready, and the size of its group of suspects. It needs a database that `has_lateral`.
         """
-        found = self._first(self._turns.same).limit(EACH).correlate(self._table).lateral(FIRST)
+        found = self._first(self._key_rows.same).limit(EACH).correlate(self._table).lateral(FIRST)
         rows = sa.select(*self.key, *found.c).select_from(self._table.join(found, sa.true()))
-        return rows.where(self._dialect.among_some(self.key, "claimjobs_turns"))
+        return rows.where(self._dialect.among_some(self.key, "claimjobs_per_keys"))
 
     def jobs_of_one(self) -> sa.Select[Any]:
-        """As `jobs`, for the one key of the parameters `claimjobs_turn_0` ..."""
-        mine = [column == part for column, part in zip(self._turns.of_jobs, self._one(), strict=True)]
+        """As `jobs`, for the one key of the parameters `claimjobs_part_0` ..."""
+        mine = [column == part for column, part in zip(self._key_rows.of_jobs, self._one(), strict=True)]
         found = self._first(sa.and_(*mine)).limit(EACH)
-        return found.with_only_columns(*self._turns.of_jobs, *found.selected_columns, maintain_column_froms=True)
+        return found.with_only_columns(*self._key_rows.of_jobs, *found.selected_columns, maintain_column_froms=True)
 
     def _first(self, which: sa.ColumnElement[bool]) -> sa.Select[Any]:
         source, selection = self._source, self._selection
@@ -160,7 +160,7 @@ class TurnStatements:
         rows = sa.select(*keys, due, self._ready.label(READY), group_size(source).label(SUSPECT))
         # Not the planner of every database knows that an index over these columns has the jobs of one key in order.
         same = [column for column in (source.status,) if column is not None]
-        order = (*same, *self._turns.of_jobs, *selection.order)
+        order = (*same, *self._key_rows.of_jobs, *selection.order)
         return rows.select_from(source.table).where(which, may_be).order_by(*order)
 
     @property
@@ -169,20 +169,21 @@ class TurnStatements:
 
     @property
     def waiting(self) -> sa.Select[Any]:
-        """When the first job of each of the keys `turns` is due, whatever `where`: key, then instant. A key of which no
-        job waits is not among them.
+        """When the first job of each of `per_keys` is due, whatever `where`: key, then instant. A key of which no job
+        waits is not among them.
         """
-        jobs, due = self._turns.of_jobs, self._job_rows.due_at(self._now)
+        jobs, due = self._key_rows.of_jobs, self._job_rows.due_at(self._now)
         rows = sa.select(*jobs, sa.type_coerce(sa.func.min(due), Instant)).select_from(self._source.table)
-        return rows.where(self._dialect.among(jobs, "claimjobs_turns"), self._job_rows.unclaimed).group_by(*jobs)
+        return rows.where(self._dialect.among(jobs, "claimjobs_per_keys"), self._job_rows.unclaimed).group_by(*jobs)
 
-    # --- keys without a turn ---------------------------------------------------------------------------
+    # --- keys without a key row --------------------------------------------------------------------------
 
     def unknown(self, *, after: bool) -> sa.Select[Any]:
-        """The keys of the next jobs that wait, in the order of keys, and 1 if a key has no turn, or waits while one of
-        its jobs is due. `after`: after the key of the parameters `claimjobs_turn_0` ...; one with many jobs is passed.
+        """The keys of the next jobs that wait, in the order of keys, each with a 1 if it has no key row, or is said to
+        be next later than one of its jobs. `after`: after the key of the parameters `claimjobs_part_0` ... So each
+        page passes a key with many jobs.
         """
-        jobs = self._turns.of_jobs
+        jobs = self._key_rows.of_jobs
         page = sa.select(*jobs).select_from(self._source.table).where(self._job_rows.unclaimed)
         if after:
             page = page.where(self._dialect.after_values(jobs, self._one()))
@@ -190,31 +191,31 @@ class TurnStatements:
         return self._missing(sa.select(listed).distinct().subquery("claimjobs_found"))
 
     def _missing(self, keys: sa.FromClause) -> sa.Select[Any]:
-        table, names = self._table, [column.name for column in self._turns.of_jobs]
+        table, names = self._table, [column.name for column in self._key_rows.of_jobs]
         same = sa.and_(*(keys.c[name] == table.c[name] for name in names))
         none = ~sa.exists().where(same).correlate(keys)
-        asleep = sa.exists().where(same, table.c.turn_at > self._now, ~table.c.held_back).correlate(keys)
-        here = sa.and_(*(job == keys.c[job.name] for job in self._turns.of_jobs))
+        asleep = sa.exists().where(same, table.c.next_at > self._now, ~table.c.held_back).correlate(keys)
+        here = sa.and_(*(job == keys.c[job.name] for job in self._key_rows.of_jobs))
         first = self._first(here).with_only_columns(self._ready, maintain_column_froms=True).limit(1).correlate(keys)
         wanted = sa.case((none, 1), (sa.and_(asleep, first.scalar_subquery() == 1), 1), else_=0)
         return sa.select(*(keys.c[name] for name in names), wanted).order_by(*(keys.c[name] for name in names))
 
     @property
     def appear(self) -> sa.Executable:
-        """Give the key of the parameters `claimjobs_turn_0` ... a turn now. It may have one that waits for a job."""
+        """Insert a key row for the key of the parameters `claimjobs_part_0` ..., or say that it is next now."""
         row = sa.select(
             *(sa.type_coerce(part, column.type) for part, column in zip(self._one(), self.key, strict=True))
         )
-        values = {self._table.c.turn_at: self._now}
-        waits = sa.and_(self._table.c.turn_at > self._now, ~self._table.c.held_back)
+        values = {self._table.c.next_at: self._now}
+        waits = sa.and_(self._table.c.next_at > self._now, ~self._table.c.held_back)
         return self._dialect.upsert(self._table, self.key, row, values=values, guard=waits)
 
     def _one(self) -> Sequence[sa.BindParameter[Any]]:
         return [sa.bindparam(PART.format(number), type_=column.type) for number, column in enumerate(self.key)]
 
 
-def call(turns: Turns, now: sa.ColumnElement[Any]) -> sa.Update:
-    """Jobs were settled or given back: what a limit has held back may have its turn now, if no rate holds it back."""
-    table = turns.table
+def call(key_rows: KeyRows, now: sa.ColumnElement[Any]) -> sa.Update:
+    """Jobs were settled or given back: a key that a limit has held back is next now, if no rate holds it back."""
+    table = key_rows.table
     is_rated = sa.and_(table.c.rate_at.is_not(None), table.c.rate_at > now)
-    return sa.update(table).where(table.c.held_back, ~is_rated).values(turn_at=now, held_back=False)
+    return sa.update(table).where(table.c.held_back, ~is_rated).values(next_at=now, held_back=False)

@@ -1,4 +1,4 @@
-"""Turns: a table beside that of the jobs, with a row for each key of `per_key` that has work.
+"""KeyRows: a table beside that of the jobs, with a row for each key of `per_key` that has work.
 
 The row says when jobs of its key may be claimed next. Whoever claims some has locked it.
 """
@@ -18,7 +18,7 @@ from claimjobs.table.definitions import COMMENT, fitting
 from claimjobs.table.job_state import Column
 from claimjobs.table.roles import ColumnRoles
 
-TURNS: Final = "_turns"
+KEYS: Final = "_keys"
 """What the name of the table ends in, after that of the table of jobs."""
 LONGEST: Final = 255
 """Characters that a text may have as a key: every database has an index for so many."""
@@ -27,8 +27,8 @@ FIT: Final = (sa.Integer, sa.String, sa.Uuid, sa.Date)
 
 
 @dataclass(frozen=True)
-class Turns:
-    """The table of turns of one queue."""
+class KeyRows:
+    """The table of key rows of one queue."""
 
     table: sa.Table
     of_jobs: tuple[Column, ...]
@@ -38,30 +38,30 @@ class Turns:
 
     @property
     def key(self) -> tuple[sa.Column[Any], ...]:
-        """The same columns in the table of turns."""
+        """The same columns in the table of key rows."""
         return tuple(self.table.c[column.name] for column in self.of_jobs)
 
     @property
     def same(self) -> sa.ColumnElement[bool]:
-        """The predicate of a job and its turn."""
-        return sa.and_(*(job == turn for job, turn in zip(self.of_jobs, self.key, strict=True)))
+        """The predicate of a job and its key row."""
+        return sa.and_(*(job == row for job, row in zip(self.of_jobs, self.key, strict=True)))
 
 
-def turns_table(name: str, key: Sequence[sa.Column[Any]], metadata: sa.MetaData) -> sa.Table:
-    """The table of turns. `name`: of the table of jobs. `key`: columns as `key_column` makes them."""
+def key_table(name: str, key: Sequence[sa.Column[Any]], metadata: sa.MetaData) -> sa.Table:
+    """The table of key rows. `name`: of the table of jobs. `key`: columns as `key_column` makes them."""
     table = sa.Table(
-        fitting(f"{name}{TURNS}"),
+        fitting(f"{name}{KEYS}"),
         metadata,
         *key,
         sa.Column(
-            "turn_at", Instant, nullable=False, server_default=database_now(), comment="when jobs may be claimed"
+            "next_at", Instant, nullable=False, server_default=database_now(), comment="when jobs may be claimed"
         ),
         sa.Column("held_back", sa.Boolean, nullable=False, server_default=sa.false(), comment="by a limit or a rate"),
         sa.Column("rate_at", Instant, comment="until when what was claimed lasts at the rate; NULL: there is none"),
         comment=COMMENT,
         **table_options(),
     )
-    sa.Index(fitting(f"{table.name}_at"), table.c.turn_at, *table.primary_key)
+    sa.Index(fitting(f"{table.name}_at"), table.c.next_at, *table.primary_key)
     return table
 
 
