@@ -53,7 +53,7 @@ def jobs() -> sa.Table:
     """The table, with an index for each way to claim."""
     table = job_table("jobs", sa.MetaData(), sa.Column("customer", sa.Integer, nullable=False))
     found = (table.c.status, table.c.customer, table.c.priority, table.c.id, table.c.run_at, table.c.suspect)
-    sa.Index("jobs_keys", *found)
+    sa.Index("jobs_by_key", *found)
     return table
 
 

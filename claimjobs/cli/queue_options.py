@@ -203,6 +203,7 @@ def _target(context: click.Context) -> Target:
         given["order_by"] = ()
     retry = {name.removeprefix("retry_"): given.pop(name) for name in list(given) if name.startswith("retry_")}
     keyed = {name.removeprefix("per_key_"): given.pop(name) for name in list(given) if name.startswith("per_key_")}
+    keyed = {name: value for name, value in keyed.items() if value}  # a flag that is not given is False
     if "per_key" in given:
         given["per_key"] = per_key_of("--per-key", {"columns": given.pop("per_key").split(",")})
     described = {**(described_in(map_file) if map_file else {}), **given}

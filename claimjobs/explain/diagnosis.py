@@ -12,7 +12,7 @@ from claimjobs.dialects import dialect_named_by
 from claimjobs.errors import ColumnMissing, OwnersOutdated, UnfitTable
 from claimjobs.settings import Settings
 from claimjobs.table.acceptance import check_no_own, check_table
-from claimjobs.table.claim_index import claim_index, holds, indexes_of, missing_index, renewed
+from claimjobs.table.claim_index import indexes_of, missing_among, missing_index
 from claimjobs.table.columns import DEAD, STATES, UNCLAIMED, Columns
 from claimjobs.table.create import tables_for
 from claimjobs.table.ddl import add_column, add_value
@@ -114,9 +114,8 @@ def additions(engine: sa.Engine, settings: Settings, wanted: Iterable[str]) -> l
         for column in new:
             there.append_column(column)
         roles = roles_of(there, given)
-        index = claim_index(roles, _order(engine, settings, roles))
-        if index is not None and not holds(found, index.columns.keys()):
-            statements.append(renewed(index, found, engine))
+        if (lack := missing_among(found, roles, _order(engine, settings, roles), engine)) is not None:
+            statements += lack.statements
     return statements
 
 

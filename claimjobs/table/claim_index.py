@@ -102,30 +102,45 @@ class MissingIndex(NamedTuple):
 
     effect: str
     """What claims do without it."""
-    ddl: str
-    """The statements that add it."""
+    statements: Sequence[str]
+    """What adds it."""
+
+    @property
+    def ddl(self) -> str:
+        """The statements, for a person."""
+        return " ".join(self.statements)
 
 
 def missing_index(
     connection: sa.Connection, roles: ColumnRoles, order: Sequence[sa.ColumnElement[Any]]
 ) -> MissingIndex | None:
     """The claim index, if the table has none with all columns of phase 1."""
-    index, found = claim_index(roles, order), indexes_of(connection, roles.table)
+    return missing_among(indexes_of(connection, roles.table), roles, order, connection)
+
+
+def missing_among(
+    found: Sequence[Any],
+    roles: ColumnRoles,
+    order: Sequence[sa.ColumnElement[Any]],
+    bind: sa.Engine | sa.Connection,
+) -> MissingIndex | None:
+    """The claim index, if none of these indexes has all columns of phase 1."""
+    index = claim_index(roles, order)
     if index is None or holds(found, _names(index)):
         return None
     suspect = None if roles.suspect is None else roles.suspect.name
     if holds(found, [name for name in _names(index) if name != suspect]):
-        return MissingIndex("claims read rows that they do not take", renewed(index, found, connection))
+        return MissingIndex("claims read rows that they do not take", renewed(index, found, bind))
     taken, parts = {other["name"] for other in found}, _names(index)
     for more in ((), parts[:2][-1:], parts):  # a queue on this table with another order may have the usual name
         index.name = quoted_name(fitting("_".join((roles.table.name, "claim", *more))), quote=None)
         if index.name not in taken:
             break
-    return MissingIndex("claims have no index", renewed(index, found, connection))
+    return MissingIndex("claims have no index", renewed(index, found, bind))
 
 
-def renewed(index: sa.Index, found: Sequence[Any], bind: sa.Engine | sa.Connection) -> str:
+def renewed(index: sa.Index, found: Sequence[Any], bind: sa.Engine | sa.Connection) -> Sequence[str]:
     """The statements that make an index anew, whether the table has another one with its name or not."""
     create, drop = sa.schema.CreateIndex(index), sa.schema.DropIndex(index)
     named = any(other["name"] == index.name for other in found)
-    return " ".join(text(statement, bind) for statement in ((drop, create) if named else (create,)))
+    return [text(statement, bind) for statement in ((drop, create) if named else (create,))]

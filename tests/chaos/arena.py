@@ -79,7 +79,7 @@ class Arena:
         if self.per_key:
             jobs = tables_for("jobs")[0]
             columns = ("status", "e", "priority", "id", "run_at", "suspect")
-            sa.Index("jobs_keys", *(jobs.c[name] for name in columns)).create(self.engine)
+            sa.Index("jobs_by_key", *(jobs.c[name] for name in columns)).create(self.engine)
             make(self.engine, key_tables(self.engine, "jobs", ["e"]))
         audit.install(self.engine, self.claims)
         self.groups: list[Group] = []

@@ -10,6 +10,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import nullcontext
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -64,16 +65,17 @@ def _seed_is_told() -> None:
 @pytest.fixture(scope="module", params=["postgres", "mysql"])
 def arena(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Arena]:
     backend, _, claims = request.param.partition(" ")
-    yield from _arena(backend, tmp_path_factory.mktemp("chaos"), claims or "rows")
+    per_key = 2 if claims == "per key" else 0
+    yield from _arena(backend, tmp_path_factory.mktemp("chaos"), "batches" if claims == "batches" else "rows", per_key)
 
 
-def _arena(backend: servers.Backend, folder: Path, claims: ClaimsKind) -> Iterator[Arena]:
+def _arena(backend: servers.Backend, folder: Path, claims: ClaimsKind, per_key: int) -> Iterator[Arena]:
     try:
         started = own_server(backend)
     except servers.Unavailable as error:
         pytest.fail(f"no {backend} server: {error}", pytrace=False)
     with started:
-        yield Arena(started, random.Random(f"{SEED} {backend}"), folder, claims, hang_seconds=4.0)
+        yield Arena(started, random.Random(f"{SEED} {backend}"), folder, claims, per_key=per_key, hang_seconds=4.0)
 
 
 def _in_turn(arena: Arena, strikes: tuple[Callable[[Arena], None], ...]) -> None:
@@ -110,6 +112,22 @@ def test_processes_servers_and_connections_die(arena: Arena) -> None:
 def test_processes_and_servers_die_with_claims_per_batch(arena: Arena) -> None:
     strikes = (processes.kill_bare, processes.freeze, server.end_sessions, server.restart, server.hold_row_locks)
     _kept(arena, _fault(ALL_SORTS, *strikes))
+
+
+@pytest.mark.parametrize("arena", ["postgres per key", "mysql per key"], indirect=True)
+@pytest.mark.one_server("a kill is a kill; what a claim counts is tested on each database")
+def test_limits_per_key_are_kept_when_processes_die(arena: Arena) -> None:
+    strikes = (processes.kill_bare, processes.freeze, server.end_sessions, server.restart)
+    _kept(arena, _fault(ALL_SORTS, *strikes))
+
+
+def test_the_audit_counts_the_jobs_of_a_key_that_are_claimed_at_once() -> None:
+    moves = [_move(job, "unclaimed", "claimed", new=OWNER) for job in (1, 2, 3)]
+    freed = [*moves[:2], _move(1, "claimed", "unclaimed", old=OWNER), moves[2]]
+    keys = dict.fromkeys((1, 2, 3), "a")
+    assert replace(_story(*moves), keys=keys).most_in_hand == 3
+    assert replace(_story(*freed), keys=keys).most_in_hand == 2
+    assert replace(_story(*moves), keys={1: "a", 2: "b", 3: "c"}).most_in_hand == 1
 
 
 @pytest.mark.parametrize("arena", ["postgres"], indirect=True)

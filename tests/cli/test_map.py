@@ -7,8 +7,9 @@ import pickle
 from pathlib import Path
 
 import pytest
+import sqlalchemy as sa
 
-from claimjobs import Columns, Queue, read_map
+from claimjobs import Columns, Queue, job_table, read_map
 from claimjobs.cli import exits
 from claimjobs.errors import BadMap
 from claimjobs.queue.map_file import described_in
@@ -348,3 +349,27 @@ def test_a_map_that_would_have_no_effect_is_refused(anywhere: Backend, tmp_path:
     words = (f"{HANDLERS}:note_batch", "--drain", *mapped(tmp_path, text), "--url", anywhere.url)
     ended = claimjobs("start-processing", *words)
     assert (ended.code, told in ended.err) == (exits.INPUT, True), ended.err
+
+
+def test_limits_per_key_are_options_and_a_section_of_a_map(database: Backend, tmp_path: Path) -> None:
+    table = job_table("mails", sa.MetaData(), sa.Column("customer", sa.Integer, nullable=False))
+    database.make(table)
+    words = ("--table", "mails", "--per-key", "customer", "--url", database.url)
+    ended = claimjobs("setup-tables", "--add", "claim-index", "--yes", *words)
+    assert (ended.code, "mails_keys: made" in ended.out) == (exits.OK, True), ended.err
+    assert "CREATE TABLE mails_keys" in claimjobs("setup-tables", "--sql", *words).out
+    database.insert(table, [{"customer": n % 2} for n in range(6)])
+    file = tmp_path / "mails.toml"
+    file.write_text('table = "mails"\n[per_key]\ncolumns = "customer"\nat_most = 1\n')
+    assert claimjobs("explain", "--map", file, "--url", database.url).code == exits.OK
+    queue = Queue(database.url, **read_map(file))
+    with queue, queue.claim(9) as batch:
+        assert len(batch) == 2
+        batch.done()
+    queue.engine.dispose()
+    ended = claimjobs("explain", "--table", "mails", "--per-key-at-most", "1", "--url", database.url)
+    assert (ended.code, "no effect without --per-key" in ended.err) == (exits.USAGE, True)
+    for line in ("at_most = 0", 'rate = "many"', "limit = 3"):
+        file.write_text(f'table = "mails"\n[per_key]\ncolumns = "customer"\n{line}\n')
+        ended = claimjobs("explain", "--map", file, "--url", database.url)
+        assert (ended.code, "per_key" in ended.err) == (exits.INPUT, True), ended

@@ -35,7 +35,7 @@ KINDS = pytest.mark.parametrize(
 def mails_with(*key: sa.Column[Any]) -> sa.Table:
     table = job_table("mails", sa.MetaData(), *key, sa.Column("d", sa.String(20)))
     sa.Index("mails_found", *key, table.c.priority, table.c.id, table.c.run_at, table.c.suspect)  # beside a side-car
-    sa.Index("mails_keys", table.c.status, *key, table.c.priority, table.c.id, table.c.run_at, table.c.suspect)
+    sa.Index("mails_by_key", table.c.status, *key, table.c.priority, table.c.id, table.c.run_at, table.c.suspect)
     return table
 
 
