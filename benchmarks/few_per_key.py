@@ -22,7 +22,6 @@ from benchmarks.report import Sample
 from benchmarks.scenario import Plot
 from claimjobs import PerKey, Queue, job_table, key_tables, make, tables_for
 from claimjobs.database.connect import engine_of
-from claimjobs.dialects.types import database_now
 
 if TYPE_CHECKING:
     from servers import Server
@@ -36,6 +35,8 @@ SMALL = {"keys": [10], "rows": 3_000, "consumers": 2, "seconds": 1, "small_jobs"
 FULL = {"rows": 10_000_000}
 
 BATCH: Final = 100
+PARTS: Final = 8
+"""Each way takes at most one part in so many of the table."""
 LARGE, SMALL_KEY = 0, 1_000_000
 """A key with all jobs, and one with a job now and then."""
 PLAIN, KEYS, FIVE, ONE, TENTH = "plain", "turns", "at most 5", "at most 1", "at most 5, one key in ten full"
@@ -91,13 +92,15 @@ def _emptied(url: str, way: str, keys: int, sizes: argparse.Namespace) -> tuple[
     with Queue(url, jobs(), per_key=WAYS[way]) as full:
         if way == TENTH:
             _hold(full, keys)
-        shares = gather([Worker(consume, url, way, sizes.seconds) for _ in range(sizes.consumers)])
+        most = sizes.rows // (PARTS * sizes.consumers)
+        shares = gather([Worker(consume, url, way, sizes.seconds, most) for _ in range(sizes.consumers)])
         if way == TENTH:
             with full.engine.begin() as connection:
                 connection.execute(sa.text("UPDATE jobs SET status = 'unclaimed' WHERE status = 'claimed'"))
         full.engine.dispose()
-    done, claims = sum(done for done, _ in shares), sum(claims for _, claims in shares)
-    return done / sizes.seconds, {"jobs": done, "jobs a claim": done / max(1, claims)}
+    done, claims = sum(share[0] for share in shares), sum(share[1] for share in shares)
+    rate = sum(jobs / took for jobs, _, took in shares)
+    return rate, {"jobs": done, "jobs a claim": done / max(1, claims)}
 
 
 def _hold(queue: Queue, keys: int) -> None:
@@ -112,20 +115,21 @@ def _hold(queue: Queue, keys: int) -> None:
             connection.execute(claim, [{"me": queue.owner_id, "id": one} for one in held])
 
 
-def consume(url: str, way: str, seconds: float, small: int = 0) -> tuple[int, int]:
-    """Take jobs for so long, or until so many of the small key: how many, in how many claims."""
+def consume(url: str, way: str, seconds: float, most: int) -> tuple[int, int, float]:
+    """Take jobs for so long, or so many: how many, in how many claims, in how many seconds."""
     done = 0
     with Queue(url, jobs(), per_key=WAYS[way]) as queue:
         queue.check()
-        ends = time.monotonic() + seconds
-        for batch in queue.batches(BATCH, poll=0.05, idle=0.5 if not small else None):
+        began = time.monotonic()
+        for batch in queue.batches(BATCH, poll=0.05, idle=0.5):
             with batch:
                 done += len(batch)
                 batch.done()
-            if time.monotonic() > ends:
+            if time.monotonic() - began > seconds or done >= most:
                 break
+        took = time.monotonic() - began
         queue.engine.dispose()
-        return done, queue.report.claims
+        return done, queue.report.claims, took
 
 
 def watch(url: str, seconds: float) -> list[float]:
@@ -153,7 +157,7 @@ def _beside(url: str, sizes: argparse.Namespace) -> tuple[float, dict[str, Any]]
         time.sleep(1.0)
         for _ in range(sizes.small_jobs):
             with engine.begin() as connection:
-                connection.execute(sa.insert(jobs()), {"customer": SMALL_KEY, "run_at": database_now()})
+                connection.execute(sa.insert(jobs()), {"customer": SMALL_KEY})
             time.sleep(0.05)
 
     producer = threading.Thread(target=enqueue)

@@ -9,18 +9,21 @@ from typing import Any, Final
 
 import sqlalchemy as sa
 
+from claimjobs.claim.key_locking import LONGEST
 from claimjobs.claim.record import record_of
 from claimjobs.claim.row_reader import RowReader
 from claimjobs.dialects import DIALECTS, Dialect
-from claimjobs.dialects.types import Instant, database_now
+from claimjobs.dialects.types import Instant, database_now, statement_now
 from claimjobs.options import Liveness
-from claimjobs.statements import claim_rows, owners, pause, purge, settle
+from claimjobs.statements import claim_rows, key_rows, owners, pause, purge, settle
 from claimjobs.statements import dead_jobs as dead
 from claimjobs.statements import idle as sleepers
 from claimjobs.statements import insert as inserts
 from claimjobs.statements import stored_jobs as stored
 from claimjobs.statements.claim import claim, claim_batch
 from claimjobs.statements.find import Selection, find, how_many, keyset_order_of
+from claimjobs.statements.job_rows import JobRows
+from claimjobs.statements.key_rows import KeyStatements
 from claimjobs.statements.lock import find_and_lock, lock, lock_first, mark
 from claimjobs.table.backend import Backend
 from claimjobs.table.claim_rows import ClaimRows
@@ -33,6 +36,7 @@ from claimjobs.table.definitions import (
     queues_table,
 )
 from claimjobs.table.job_state import StateByClaimRows
+from claimjobs.table.key_rows import KeyRows, key_table
 from claimjobs.table.roles import ColumnRoles, roles_of
 from docs.sql_format import formatted
 
@@ -44,6 +48,7 @@ OURS: Final = "claimjobs_"
 GIVEN: Final = (
     *("me", "size", "limit", "keys", "candidates", "meant", "after_0", "after_1", "d", "e"),
     *("host", "pid", "claims", "lease", "since", "group_size", "until", "number", "seconds", "json"),
+    *("per_keys", "rows_wanted", "each", "part_0", "next_at", "rate_at", "held_back"),
 )
 """Parameters that differ from run to run. All others are constants of the statement."""
 CAST: Final = r"::TIMESTAMP WITH TIME ZONE|::\w+"
@@ -83,7 +88,44 @@ def built(family: str) -> dict[str, Any]:
         "drop": dead.drop_dead(roles, dialect),
         **_clean_up(roles, dialect),
         **{f"batch {name}": statement for name, statement in _per_batch(roles, dialect, now).items()},
+        **{f"key {name}": statement for name, statement in _per_key(roles, dialect, selection).items()},
     }
+
+
+def _per_key(roles: ColumnRoles, dialect: Dialect, selection: Selection) -> dict[str, Any]:
+    """The statements of `per_key=PerKey("d", at_most=1)` that have no like above; and of one with a rate."""
+    column = sa.Column("d", roles.table.c.d.type, primary_key=True)
+    ours = KeyRows(key_table(DEFAULT_TABLE, [column], sa.MetaData()), (roles.table.c.d,), limits=True)
+    rows = JobRows(_backend(roles, dialect), database_now())
+    by: dict[str, Any] = {"selection": selection, "job_rows": rows, "held": None, "now": statement_now()}
+    built = KeyStatements(ours, roles, dialect, **by)
+    call = key_rows.call(ours, database_now())
+    read = RowReader(roles, dialect, known=list(record_of(_backend(roles, dialect)).values_of(0))).parts
+    return {
+        "unknown": built.unknown(after=False),
+        "unknown after": built.unknown(after=True),
+        "appear": built.appear,
+        "next": built.next(after=False),
+        "next after": built.next(after=True),
+        "claimed": built.claimed,
+        "jobs": built.jobs() if dialect.has_lateral else built.jobs_of_one(),
+        "lock": lock(roles, dialect, selection, read),
+        **({} if "mark" in _claims(roles, dialect, selection, database_now()) else {"mark": _mark(roles, dialect)}),
+        "serve": built.serve(moves=True),
+        "hold back": built.hold_back(sa.literal(LONGEST)),
+        "waiting": built.waiting,
+        "wait": built.wait,
+        "end": built.end,
+        "left": built.left,
+        "place": built.place,
+        "call": dialect.restrict_to_keys(call, ours.key, None),
+        "call all": call,
+        "call again": built.call,
+    }
+
+
+def _mark(roles: ColumnRoles, dialect: Dialect) -> Any:
+    return mark(roles, dialect, database_now(), owner_table())
 
 
 def _per_batch(by_row: ColumnRoles, dialect: Dialect, now: Any) -> dict[str, Any]:

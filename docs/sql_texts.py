@@ -344,5 +344,82 @@ TEXTS: Final[dict[str, tuple[str, str]]] = {
         "Claims per batch: an owner leaves",
         "It deletes the batches of the owner before its row among the owners.",
     ),
+    "key unknown": (
+        "Per key: find keys without a key row",
+        "The keys of the next jobs that wait, in the order of an index over status and key. Any program may have "
+        "inserted them. It is sent now and then, and when a claim finds too few jobs.",
+    ),
+    "key unknown after": (
+        "Per key: find keys without a key row, after a key",
+        "Each page begins behind the last key of the page before.",
+    ),
+    "key appear": (
+        "Per key: insert a key row",
+        "Also for a key that is said to be next later than one of its jobs.",
+    ),
+    "key next": (
+        "Per key, claim: lock the next key rows",
+        "In the order of `next_at`. Those that another claim has locked are left out.",
+    ),
+    "key next after": (
+        "Per key, claim: lock the next key rows, after a place",
+        "Each page of a claim begins behind the last key row of the page before.",
+    ),
+    "key claimed": (
+        "Per key, claim: count what is claimed of these keys",
+        "It begins when the key rows are locked. Whoever claimed a job of these keys had locked them, and has committed.",
+    ),
+    "key jobs": (
+        "Per key, claim: find the first jobs of these keys",
+        "`:each` is the largest number that may be claimed of one of them.",
+    ),
+    "key lock": (
+        "Per key, claim: lock the jobs",
+        "As a claim in two phases does.",
+    ),
+    "key mark": (
+        "Per key, claim: mark the jobs",
+        "As a claim in two phases does.",
+    ),
+    "key serve": (
+        "Per key, claim: jobs of these keys were claimed",
+        "Their keys are behind all others now.",
+    ),
+    "key hold back": (
+        "Per key, claim: a limit holds keys back",
+        "For some seconds at most. A settle calls the key before.",
+    ),
+    "key waiting": (
+        "Per key, claim: when keys without a due job have the next one",
+        "A key that is not in the result has no job that waits.",
+    ),
+    "key wait": (
+        "Per key, claim: a key waits for its next job",
+        "Until the instant at which that is due.",
+    ),
+    "key end": (
+        "Per key, claim: no job of these keys waits",
+        "The key rows are deleted.",
+    ),
+    "key left": (
+        "Per key, claim: whether an empty claim has to wait",
+        "It counts the keys that are due, or held back, up to a few.",
+    ),
+    "key place": (
+        "Per key, with a rate: when a key is next",
+        "The instant at which the rate allows another job.",
+    ),
+    "key call": (
+        "Per key, after a settle: call its keys",
+        "A key that a limit has held back is next now. It is a transaction of its own, after the commit of the settle.",
+    ),
+    "key call all": (
+        "Per key, after jobs were reclaimed or released: call all keys",
+        "As above, for any key.",
+    ),
+    "key call again": (
+        "Per key, claim: call keys that the last claim has held back",
+        "If another job may be claimed now: a settle between the last count and its commit was not seen.",
+    ),
 }
 """By the names of `docs.sql_statements.statements`: a heading, and a sentence that stands before the statement."""

@@ -10,7 +10,7 @@ from typing import Any, Final
 
 import sqlalchemy as sa
 
-from claimjobs import Queue
+from claimjobs import PerKey, Queue, key_tables, make
 from claimjobs.lease.sleeper import WakeCondition
 from claimjobs.settle.outcomes import Outcomes
 from claimjobs.statements import claim_rows
@@ -47,6 +47,9 @@ UNPLANNED: Final = (
     "batch locked",
     "batch shorten",
     "batch close all",
+    "key wait",
+    "key place",
+    "key call all",
 )
 """Nothing is to be learned from a plan of these, or there is none."""
 
@@ -178,10 +181,47 @@ def look(backend: Backend) -> Sent:
         backend.run("UPDATE jobs SET owner_date = '2020-01-01 00:00:00' WHERE status = 'done'")
         queue.purge(60)
         _work(queue, "suspects", backend)
+    _few_per_key(backend, engine)
     engine.dispose()
     if missing := listener.not_sent():
         raise SystemExit(f"{backend.family}: on the page, but never sent: {', '.join(missing)}")
     return listener.sent
+
+
+def _few_per_key(backend: Backend, engine: sa.Engine) -> None:
+    """A claim of more keys than one page has, one that is held back, one that waits, and one at a rate."""
+    jobs = article_table()
+    columns = ("status", "d", "priority", "id", "run_at", "suspect")
+    sa.Index("jobs_by_d", *(jobs.c[name] for name in columns)).create(backend.engine)
+    make(backend.engine, key_tables(backend.engine, jobs, ["d"]))
+    backend.run("DELETE FROM jobs WHERE id > 3000")
+    backend.analyze()
+    one, at_a_rate = PerKey("d", at_most=1), PerKey("d", rate="1/s")
+    with still(Queue(engine, article_table(), per_key=one)) as queue:
+        _claim_few(queue, backend)
+    with still(Queue(engine, article_table(), per_key=at_a_rate)) as queue:
+        with queue.claim(SIZE) as batch:
+            batch.done()
+        queue.claim(SIZE)
+
+
+def _claim_few(queue: Queue, backend: Backend) -> None:
+    for _ in range(3):
+        with queue.claim(SIZE) as batch:
+            batch.done()
+    backend.run("DELETE FROM jobs")
+    backend.run("INSERT INTO jobs (d, e) VALUES ('a', 'x'), ('a', 'x'), ('b', 'x')")
+    backend.run("UPDATE jobs SET run_at = '2100-01-01 00:00:00' WHERE d = 'b'")
+    with queue.claim(SIZE) as batch:
+        assert len(queue.claim(SIZE)) == 0  # noqa: S101 - a limit holds `a` back, and `b` is not due
+        batch.done()
+    hold_of(queue)._keys.call_all()
+    held = queue.claim(SIZE)
+    backend.run("INSERT INTO jobs (d, e) VALUES ('a', 'x')")
+    queue.claim(SIZE)
+    backend.run("UPDATE jobs SET status = 'unclaimed', owner_id = NULL WHERE d = 'a'")
+    queue.claim(SIZE).release()
+    held.settle()
 
 
 def _go_on(queue: Queue) -> None:

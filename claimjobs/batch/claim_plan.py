@@ -47,6 +47,8 @@ class ClaimPlan:
     """Whether fewer rows are claimed after an error that one of them may cause. If not, it is tried for a lease."""
     key_rows: sa.ColumnElement[Any] | None = None
     """A scalar that is NULL if no key of `per_key` is due; None: there is no `per_key`."""
+    is_limited: bool = False
+    """Whether a settle must be committed before the next claim, which counts what is claimed of the same keys."""
     _settle_and_claim: SettleAndClaim | None = field(default=None, init=False)
 
     def way_to_settle_and_claim(self, settler: Settler) -> SettleAndClaim:
@@ -102,6 +104,7 @@ class ClaimPlans:
             key_rows = self._key_rows(selection)
             work = None if key_rows is None else key_rows.is_due
             self._last = last = ClaimPlan(where, selection, strategy, self._backend, changes=changes, key_rows=work)
+            last.is_limited = self._per_key is not None and self._per_key.limit is not None
         return last
 
     def _key_rows(self, selection: Selection) -> KeyStatements | None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from datetime import UTC, date, datetime, timedelta
 from itertools import islice
@@ -136,6 +136,8 @@ class KeyRowLocks(JobLocks):
         self._search_at = 0.0
         self._held_back: list[Any] = []
         """The keys that the last claim has held back, because of the limit."""
+        self._passed: Set[Any] = set()
+        """The keys with a job that is due of which the last claim found none: `where` excludes it, or it is new."""
         self._yield = 1.0
         """How many jobs a key row gave lately."""
 
@@ -329,7 +331,11 @@ class KeyRowLocks(JobLocks):
         later = [row for row in key_rows if row.key in due and due[row.key] > row.now]
         for row in later:
             _execute(connection, self._statements.wait, [row], **{AT: due[row.key]})
-        return len(due) - len(later)
+        passed = due.keys() - {row.key for row in later}
+        if passed - self._passed:  # a job may have been inserted while this claim searched: the next one begins before
+            self._place = None
+        self._passed = passed
+        return len(passed)
 
     # --- keys without a key row --------------------------------------------------------------------------
 

@@ -76,7 +76,7 @@ class LeaseHold(Hold):
         self._connector, self._reaper = self.owner.connector, self.owner.reaper
         self._settling = SettleWithRefusals(self._connector, context.backend, settler, context.retry)
         self._stuck = StuckJobs(self._settling)
-        self._key_rows = KeyCalls(self._connector, context.backend)
+        self._keys = KeyCalls(self._connector, context.backend)
         self.owner.start()
 
     # --- claiming --------------------------------------------------------------------------------------
@@ -194,7 +194,7 @@ class LeaseHold(Hold):
         else:
             self._report.released += len(unknown)
             if unknown:
-                self._key_rows.call_all()
+                self._keys.call_all()
             self._may_hold_unowned = False
             if self._unconfirmed_since is not None and now - self._unconfirmed_since > self._lease:
                 self._unconfirmed_since = None
@@ -211,6 +211,7 @@ class LeaseHold(Hold):
             if (
                 following is None
                 or plan is None
+                or plan.is_limited
                 or self.held.of(claimed) is None
                 or not self._may_claim(settled=claimed)
             ):
@@ -328,7 +329,7 @@ class LeaseHold(Hold):
             lost = set()
         keys = outcomes.keys()
         self.held.remove(claimed)
-        self._key_rows.call(claimed.jobs)
+        self._keys.call(claimed.jobs)
         if lost:
             outcomes.become(outcomes.only(set(keys) - lost))
         outcomes.count(self._report)

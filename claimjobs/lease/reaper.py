@@ -55,7 +55,7 @@ class Reaper:
         self._failures = failures
         self._unreported: deque[Outcomes] = deque()
         self._connector = connector
-        self._key_rows = KeyCalls(connector, backend)
+        self._keys = KeyCalls(connector, backend)
         self._backend = backend
         self._settler = settler
         self._retry = retry
@@ -199,7 +199,7 @@ class Reaper:
         if failed is not None:
             self._unreported.append(failed)
         if jobs:
-            self._key_rows.call_all()
+            self._keys.call_all()
         if jobs or removed:
             fields = {"event": OWNER_DEAD, "queue": self._name, "owner": owner, "jobs": jobs}
             log.warning("owner %d is dead: %d %s reclaimed", owner, jobs, "job" if jobs == 1 else "jobs", extra=fields)
