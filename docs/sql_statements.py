@@ -9,6 +9,7 @@ from typing import Any, Final
 
 import sqlalchemy as sa
 
+from claimjobs.admin.stored_jobs import STATE
 from claimjobs.claim.key_locking import LONGEST
 from claimjobs.claim.record import record_of
 from claimjobs.claim.row_reader import RowReader
@@ -80,7 +81,7 @@ def built(family: str) -> dict[str, Any]:
         "enqueue": inserts.insert_rows(roles).values(d=sa.bindparam("d"), e=sa.bindparam("e")),
         **_life(roles, dialect),
         **_reclaiming(roles, dialect),
-        "list": stored.page(roles, dialect, RowReader(roles, dialect).columns, (roles.state.is_("dead"),)),
+        "list": _list(roles, dialect),
         "unfinished": stored.lock_unfinished(roles, dialect),
         "cancel": stored.cancel(roles, dialect, now, "cancelled"),
         "not cancelled": stored.unfinished(roles, dialect),
@@ -90,6 +91,12 @@ def built(family: str) -> dict[str, Any]:
         **{f"batch {name}": statement for name, statement in _per_batch(roles, dialect, now).items()},
         **{f"key {name}": statement for name, statement in _per_key(roles, dialect, selection).items()},
     }
+
+
+def _list(roles: ColumnRoles, dialect: Dialect) -> Any:
+    rows = JobRows(_backend(roles, dialect), database_now())
+    columns = [*RowReader(roles, dialect).columns, rows.state.label(STATE)]
+    return stored.page(roles, dialect, columns, (rows.in_state("dead"),))
 
 
 def _per_key(roles: ColumnRoles, dialect: Dialect, selection: Selection) -> dict[str, Any]:

@@ -367,7 +367,7 @@ TEXTS: Final[dict[str, tuple[str, str]]] = {
     ),
     "key claimed": (
         "Per key, claim: count what is claimed of these keys",
-        "It begins when the key rows are locked. Whoever claimed a job of these keys had locked them, and has committed.",
+        "It begins when the key rows are locked. Whoever has claimed such a job had locked them, and has committed.",
     ),
     "key jobs": (
         "Per key, claim: find the first jobs of these keys",

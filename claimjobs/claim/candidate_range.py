@@ -95,7 +95,8 @@ class CandidateRange:
         self._in_vain += not result.jobs
         if self._behind is not None:
             return False
-        if result.jobs or (self._from_head and (not result.found or self._in_vain >= TRIES)):
+        nothing_tried = bool(result.found) and not result.examined  # another try would find the same: see LATER
+        if result.jobs or nothing_tried or (self._from_head and (not result.found or self._in_vain >= TRIES)):
             self._in_vain = 0
             return True
         if self._in_vain >= TRIES:
