@@ -164,7 +164,9 @@ class KeyRowLocks(JobLocks):
         found = sum(len(row.jobs) for row in visited) / len(visited)
         self._yield = max(1.0, MEMORY * self._yield + (1 - MEMORY) * found)
         last = max(place for place, row in enumerate(visited) if row.claimed)
-        if self._place is visited[-1] and any(row.jobs for row in visited[last + 1 :]):
+        if any(row.jobs and not row.claimed for row in visited[:last]):  # suspects beside fresh jobs, or the reverse
+            self._place = None
+        elif self._place is visited[-1] and any(row.jobs for row in visited[last + 1 :]):
             self._place = visited[last]
 
     def phases(self, request: ClaimRequest, keys: list[Key]) -> list[Phase]:

@@ -181,7 +181,8 @@ def plan_finding(found: Planned, *, is_small: bool) -> Finding:
 def index_finding(connection: sa.Connection, subject: Subject, *, is_costly: bool, is_small: bool) -> Finding:
     """Whether the table has the index that claims read. In any order that is the index of the default order."""
     source, selection = subject.backend.source, subject.plan.selection
-    lack = missing_index(connection, source, selection.order or source.default_order)
+    keys = () if subject.backend.key_rows is None else subject.backend.key_rows.of_jobs
+    lack = missing_index(connection, source, (*keys, *(selection.order or source.default_order)))
     if lack is not None and (is_costly or is_small):
         return Finding("index", "warning", f"{lack.effect}: add one", (lack.ddl,))
     if lack is not None:
