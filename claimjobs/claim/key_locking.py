@@ -32,7 +32,7 @@ from claimjobs.table.backend import Backend
 
 AS_READ: Final = (sa.Integer, sa.String)
 """Types of keys whose values each driver takes again as it has read them."""
-LONGEST: Final = 5.0
+LONGEST: Final = 2.0
 """Seconds for which a key is held back whose jobs are all in hand. A settle calls it before; after a crash between a
 settle and its call nobody does."""
 PAGE: Final = 500

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from smtplib import SMTPException
 
 import pytest
@@ -31,7 +32,8 @@ def test_every_program_runs(shop: Shop, block: Block) -> None:
 @pytest.mark.thorough("every example of the guide, each a program or a command")
 def test_every_file_can_be_imported(any_shop: Shop) -> None:
     files = [block.file for block in BLOCKS if block.file]
-    assert sorted(files) == ["shop/alerts.py", "shop/books.py", "shop/handlers.py", "shop/models.py", "shop/orm.py"]
+    names = ("alerts", "books", "handlers", "invoices", "models", "orm")
+    assert sorted(files) == [f"shop/{name}.py" for name in names]
     for file in files:
         any_shop.load(file.removeprefix("shop/").removesuffix(".py"))
 
@@ -88,6 +90,13 @@ def test_the_failure_example_leaves_what_its_comments_say(shop: Shop) -> None:
     assert shop.run(block.text, str(block))["revived"] == 1
     with shop.backend.bare_queue("emails", where=sa.text("last_error = 'no such address'")).claim() as batch:
         assert [job.attempts for job in batch.jobs] == [0]
+
+
+def test_the_example_of_limits_takes_two_of_each_customer(shop: Shop, capsys: pytest.CaptureFixture[str]) -> None:
+    block = _with("per_key=two_each")
+    shop.run(block.text, str(block))
+    assert sorted(json.loads(capsys.readouterr().out)) == [0, 0, 1, 1, 2, 2]
+    assert len(shop.backend.rows("invoices")) == 4
 
 
 @pytest.mark.parametrize("error", ["", "SMTPException"])
