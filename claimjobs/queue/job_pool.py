@@ -80,6 +80,8 @@ class JobPool:
         self._backoff, self._claim_at = Backoff(FIRST_PAUSE, max(poll, FIRST_PAUSE)), 0.0
         self._looked_at = 0.0
         self._fruitless = 0
+        self.drains = False
+        """Whether the loop of this pool ends when no job is due."""
         self._is_cancelled = False
 
     # --- what executors tell, in their threads -----------------------------------------------------------
@@ -256,7 +258,7 @@ class JobPool:
         if unfit is not None:
             log.error("%s", unfit, extra=self._fields(HANDLER_FAILED, batch, unfit))
             self._note_claim(found=False)
-            if self._fruitless >= FRUITLESS and self._control.draining:
+            if self._fruitless >= FRUITLESS and (self.drains or self._control.draining):
                 raise NothingDone(
                     f"no job of {FRUITLESS} groups in a row was done, because of this: {unfit}"
                 ) from unfit

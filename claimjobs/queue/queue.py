@@ -342,7 +342,7 @@ class Queue(QueueOperations):
         if not self._chosen.by_lease:
             raise BadArgument("hold='transaction' handles one job after the other: loop over `batches`")
         pool = JobPool(self._consumer, size, where, concurrency, poll=poll, observer=observer or PoolObserver())
-        pool.executor = executor_of(handler, concurrency, pool)
+        pool.executor, pool.drains = executor_of(handler, concurrency, pool), bool(drain)
         loop = BatchLoop(self._consumer, pool, drain=drain, poll=poll, idle=idle)
         with closing(self._run(loop)) as batches:
             for batch in batches:
