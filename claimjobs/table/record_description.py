@@ -93,7 +93,7 @@ class RecordDescription:
         ):  # to claim otherwise is no help
             both = f"{theirs.sees[0]}, and here {self.sees[0]}"
             who = f"with another map of its columns, or another side-car or per_key ({both})"
-            step = "give all consumers of a table the same Columns, side_car and per_key"
+            step = "give all consumers of a table the same Columns, the same side_car and the same per_key"
             return Difference(f"{who}, so their claims are not seen", step, "`claimjobs reclaim` with theirs")
         claims = "rows" if self.kind == "batches" else "batches"
         way, options, python = f"claims={self.kind!r}", f"--claims {claims}", f"claims={claims!r}"
