@@ -140,7 +140,7 @@ def watch(url: str, seconds: float) -> list[float]:
     waited: list[float] = []
     with Queue(url, jobs(), per_key=WAYS[KEYS]) as queue:
         ends = time.monotonic() + seconds
-        for batch in queue.batches(BATCH, poll=0.05):
+        for batch in queue.batches(BATCH, poll=0.05, idle=2 * LONGEST):
             with batch:
                 small: Sequence[Any] = [job for job in batch.jobs if job.customer == SMALL_KEY]
                 waited += [(queue.now() - job.run_at).total_seconds() for job in small]
