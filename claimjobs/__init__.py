@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from claimjobs.table.columns import Columns
     from claimjobs.table.create import make, tables_for
     from claimjobs.table.definitions import include_object, job_table
-    from claimjobs.table.side_car_table import key_tables, side_car_tables
+    from claimjobs.table.tables_beside import key_tables, side_car_tables
 
 __version__ = "0.1.0"
 
@@ -73,10 +73,10 @@ _MODULES = {
     "make": "table.create",
     "next_whole": "instants",
     "read_map": "queue.map_file",
-    "side_car_tables": "table.side_car_table",
+    "side_car_tables": "table.tables_beside",
     "stop_on_signals": "signals",
     "tables_for": "table.create",
-    "key_tables": "table.side_car_table",
+    "key_tables": "table.tables_beside",
 }
 
 

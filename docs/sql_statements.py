@@ -119,7 +119,7 @@ def _per_key(roles: ColumnRoles, dialect: Dialect, selection: Selection) -> dict
         "lock": lock(roles, dialect, selection, read),
         **({} if "mark" in _claims(roles, dialect, selection, database_now()) else {"mark": _mark(roles, dialect)}),
         "serve": built.serve(moves=True),
-        "hold back": built.hold_back(sa.literal(LONGEST)),
+        "hold back": built.hold_back(LONGEST),
         "waiting": built.waiting,
         "wait": built.wait,
         "end": built.end,

@@ -395,7 +395,7 @@ TEXTS: Final[dict[str, tuple[str, str]]] = {
     ),
     "key wait": (
         "Per key, claim: a key waits for its next job",
-        "Until the instant at which that is due.",
+        "Until the instant at which that is due. It is sent once, with the parameters of each such key.",
     ),
     "key end": (
         "Per key, claim: no job of these keys waits",

@@ -45,7 +45,7 @@ class ClaimPlan:
     """Whether a callable gives the predicate, so that the next claim needs another plan."""
     divisible: bool = True
     """Whether fewer rows are claimed after an error that one of them may cause. If not, it is tried for a lease."""
-    key_rows: sa.ColumnElement[Any] | None = None
+    due_keys: sa.ColumnElement[Any] | None = None
     """A scalar that is NULL if no key of `per_key` is due; None: there is no `per_key`."""
     is_limited: bool = False
     """Whether a settle must be committed before the next claim, which counts what is claimed of the same keys."""
@@ -60,7 +60,7 @@ class ClaimPlan:
     @cached_property
     def work(self) -> sa.ColumnElement[Any]:
         """A scalar that is NULL when there is nothing to claim."""
-        return work(self.backend.source, self.selection) if self.key_rows is None else self.key_rows
+        return work(self.backend.source, self.selection) if self.due_keys is None else self.due_keys
 
 
 class ClaimPlans:
@@ -101,10 +101,16 @@ class ClaimPlans:
             ready = job_rows(self._backend, self._now).claimable(selection.ready)
             selection = replace(selection, ready=ready)
             strategy = self.strategy(selection)
-            key_rows = self._key_rows(selection)
-            work = None if key_rows is None else key_rows.is_due
-            self._last = last = ClaimPlan(where, selection, strategy, self._backend, changes=changes, key_rows=work)
-            last.is_limited = self._per_key is not None and self._per_key.limit is not None
+            keys = self._key_rows(selection)
+            self._last = last = ClaimPlan(
+                where,
+                selection,
+                strategy,
+                self._backend,
+                changes=changes,
+                due_keys=None if keys is None else keys.is_due,
+                is_limited=self._per_key is not None and self._per_key.limit is not None,
+            )
         return last
 
     def _key_rows(self, selection: Selection) -> KeyStatements | None:

@@ -10,7 +10,7 @@ import math
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field
-from datetime import UTC, date, datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from itertools import islice
 from typing import Any, Final
 from uuid import UUID
@@ -38,13 +38,13 @@ settle and its call nobody does."""
 PAGE: Final = 500
 """Jobs among whose keys one without a key row is searched for at once."""
 SEARCH: Final = 0.005
-"""Seconds after which such a look ends, and goes on later."""
+"""Seconds after which such a search ends, and goes on later."""
 SHARE: Final = 10
 """It takes at most about one part in so many of the time."""
 LATEST: Final = 0.1
-"""Seconds between two such looks at most, while there are claims."""
+"""Seconds between two such searches at most, while there are claims."""
 MOST_ROWS: Final = 1_000
-"""Key rows that one claim looks at."""
+"""Key rows that one claim reads."""
 NEARLY: Final = 5
 """A claim is full enough if at most one part in so many is missing."""
 SPARE: Final = 1.3
@@ -63,6 +63,8 @@ class KeyRow:
     now: datetime
     allowed: int = 0
     """How many jobs may be claimed now."""
+    is_full: bool = False
+    """Whether as many jobs are claimed as the limit allows."""
     jobs: list[tuple[Key, int]] = field(default_factory=list)
     """The candidates, each with the size of its group of suspects."""
     waits_until: datetime | None = None
@@ -123,10 +125,11 @@ class KeyRowLocks(JobLocks):
         as_read = all(isinstance(column.type, AS_READ) and not isinstance(column.type, sa.Enum) for column in columns)
         wanted = "claimjobs_rows_wanted"
         self._next = {after: Read(statements.next(after=after), as_read, wanted) for after in (False, True)}
-        self._count, self._waiting = Read(statements.claimed, as_read), statements.waiting
+        self._count = Read(statements.claimed, as_read)
         jobs = statements.jobs() if self._lateral else statements.jobs_of_one()
         self._jobs = Read(jobs, as_read and not per_key.waits, "claimjobs_each")
         self._serve = CompiledStatement(statements.serve(moves=per_key.fair))
+        self._hold_back = statements.hold_back(LONGEST)
         self._unknown = {after: statements.unknown(after=after) for after in (False, True)}
         self._place: KeyRow | None = None
         """The claim begins after this key row; None: at the first."""
@@ -146,8 +149,8 @@ class KeyRowLocks(JobLocks):
     def lock(
         self, connection: sa.Connection, request: ClaimRequest, marked: Mapping[str, Any] = AS_IT_IS
     ) -> ClaimResult:
-        if self._held_back:
-            self._call_again(connection)
+        if self._held_back and self._per_key.limit is not None:
+            self._call_again(connection, self._per_key.limit)
         if time.monotonic() >= self._search_at:
             self._find_new_keys(connection)
         visited = self._visit(connection, request.size)
@@ -170,16 +173,14 @@ class KeyRowLocks(JobLocks):
             self._place = visited[last]
 
     def phases(self, request: ClaimRequest, keys: list[Key]) -> list[Phase]:
-        each = {"claimjobs_each": request.size}
-        some = tuple(_any_value(column.type) for column in self._statements.key)
-        key_rows: dict[str, Any] = {"claimjobs_per_keys": [key_of(some)]}
-        counted = [Phase("claimed", self._count.statement, key_rows)] if self._per_key.limit else []
-        jobs = [Phase("find", self._jobs.statement, {**each, **key_rows})] if self._lateral else []
+        key = key_of(tuple(_any_value(column.type) for column in self._statements.key))
+        counted = Phase("claimed", self._count.statement, {"claimjobs_per_keys": [key]})
+        [some] = self._keys_for_jobs([key])
         candidates = {"claimjobs_candidates": keys, "claimjobs_size": request.size}
         return [
             Phase("key rows", self._next[False].statement, {"claimjobs_rows_wanted": request.size}),
-            *counted,
-            *jobs,
+            *([counted] if self._per_key.limit else []),
+            Phase("find", self._jobs.statement, {"claimjobs_each": request.size, **some}),
             Phase("lock", self._lock.statement, candidates),
         ]
 
@@ -227,44 +228,40 @@ class KeyRowLocks(JobLocks):
         for row in key_rows:
             row.allowed = self._per_key.share(row.key, size)
             if limit is not None:
-                row.allowed = min(row.allowed, limit - claimed.get(row.key, 0))
+                left = limit - claimed.get(row.key, 0)
+                row.allowed, row.is_full = min(row.allowed, left), left <= 0
             if pace is not None:
                 row.allowed = min(row.allowed, int(pace.burst - row.lead / pace.interval + 1e-6))
-        by_key = {row.key: row for row in key_rows}
-        for key, (job, due, ready, group_size) in self._candidates(connection, key_rows):
-            row = by_key[key]
+        for row, (job, due, ready, group_size) in self._candidates(connection, key_rows):
             row.found_none = False
             if not ready:
                 row.waits_until = row.waits_until or due
             elif row.waits_until is None and len(row.jobs) < row.allowed:
                 row.jobs.append((job, group_size))
 
-    def _candidates(self, connection: sa.Connection, key_rows: list[KeyRow]) -> Iterator[tuple[Any, Any]]:
-        """For each of the first jobs of these keys: that key; the job's key, when it is due, whether it is ready, the
+    def _candidates(self, connection: sa.Connection, key_rows: list[KeyRow]) -> Iterator[tuple[KeyRow, Any]]:
+        """For each of the first jobs of these keys: its key row; its key, when it is due, whether it is ready, and the
         size of its group.
         """
-        if not key_rows:
-            return
-        size = len(self._place_parts(key_rows[0].key))
+        size = len(self._statements.key) if self._lateral else 0
+        by_key = {row.key: row for row in key_rows}
         each = {"claimjobs_each": max(1, *(row.allowed for row in key_rows))}
-        sent = [{"claimjobs_per_keys": [row.key for row in key_rows]}]
-        if not self._lateral:
-            sent = [_parts(row.key) for row in key_rows]
-        for given in sent:
-            for row in self._jobs.rows(connection, {**given, **each}):
-                *job, due, ready, group_size = row[size:]
-                yield key_of(row[:size]), (key_of(job), due, ready, group_size)
+        for only, given in zip(key_rows, self._keys_for_jobs(list(by_key)), strict=False):
+            for found in self._jobs.rows(connection, {**given, **each}):
+                *job, due, ready, group_size = found[size:]
+                row = by_key[key_of(found[:size])] if self._lateral else only
+                yield row, (key_of(job), due, ready, group_size)
 
-    @staticmethod
-    def _place_parts(key: Any) -> tuple[Any, ...]:
-        return key if isinstance(key, tuple) else (key,)
+    def _keys_for_jobs(self, keys: list[Any]) -> list[dict[str, Any]]:
+        """The parameters by which the jobs of these keys are found: in one statement, or in one for each key."""
+        return [{"claimjobs_per_keys": keys}] if self._lateral else [_parts(key) for key in keys]
 
     def _lock_jobs(
         self, connection: sa.Connection, key_rows: list[KeyRow], size: int, marked: Mapping[str, Any]
     ) -> tuple[list[Any], bool]:
         """Lock those of the candidates that are still free. Suspects are claimed alone, as elsewhere."""
         row_of = {job: row for row in key_rows for job, _ in row.jobs}
-        rows = [(*self._place_parts(job), group_size) for row in key_rows for job, group_size in row.jobs]
+        rows = [(*_values(job), group_size) for row in key_rows for job, group_size in row.jobs]
         if not rows:
             return [], False
         candidates, wanted = first_group(rows, size)
@@ -275,47 +272,44 @@ class KeyRowLocks(JobLocks):
             row_of[job.key].claimed += 1
         return jobs, bool(rows[0][-1])
 
-    def _call_again(self, connection: sa.Connection) -> None:
+    def _call_again(self, connection: sa.Connection, limit: int) -> None:
         """Call the keys that the last claim has held back, and that may have another job by now.
 
         A settle that was committed after that claim had counted, and before it was committed, could not see that.
         """
-        keys, self._held_back, limit = self._held_back, [], self._per_key.limit
+        keys, self._held_back = self._held_back, []
         claimed = _by_key(self._count.rows(connection, {"claimjobs_per_keys": keys}))
-        if free := [key for key in keys if limit is not None and claimed.get(key, 0) < limit]:
+        if free := [key for key in keys if claimed.get(key, 0) < limit]:
             connection.execute(self._statements.call, {"claimjobs_keys": free})
 
     # --- when the keys are next --------------------------------------------------------------------------
 
     def _place_rows(self, connection: sa.Connection, key_rows: list[KeyRow]) -> int:
         """Write when these keys are next; return how many stay as they are: they have no job for this claim."""
-        statements, pace = self._statements, self._per_key.pace
         served = [row for row in key_rows if row.claimed]
-        if pace is not None:
+        self._held_back = [row.key for row in key_rows if row.is_held_back and row.is_full]
+        if self._per_key.pace is not None:
             self._place_rated(connection, [row for row in key_rows if row.claimed or row.is_held_back])
         else:
             for some in (False, True):  # one that is cut is behind the others, by the clock
                 if keys := [row.key for row in served if row.is_cut is some]:
                     self._serve.count(connection, {"claimjobs_keys": keys})
-            full = [row for row in key_rows if row.is_held_back]
-            self._held_back = [row.key for row in full]
-            _execute(connection, statements.hold_back(sa.literal(LONGEST)), full)
-        for row in key_rows:
-            if row.waits_until is not None:
-                _execute(connection, statements.wait, [row], **{AT: max(row.waits_until, row.now)})
+            if self._held_back:
+                connection.execute(self._hold_back, {"claimjobs_keys": self._held_back})
+        self._wait(connection, {row.key: max(row.waits_until, row.now) for row in key_rows if row.waits_until})
         passed = self._end_or_wait(connection, [row for row in key_rows if row.found_none])
         return passed + sum(bool(row.jobs) and not row.claimed for row in key_rows)
 
     def _place_rated(self, connection: sa.Connection, key_rows: list[KeyRow]) -> None:
         """A key is next when the rate allows another job of it."""
-        pace, limit = self._per_key.pace, self._per_key.limit
+        pace = self._per_key.pace
         if not key_rows or pace is None:
             return
         sent = []
         for row in key_rows:
             lead = row.lead + row.claimed * pace.interval
             wait = max(0.0, lead - (pace.burst - 1) * pace.interval)
-            if wait == 0.0 and not row.claimed and limit is not None:
+            if wait == 0.0 and row.is_full:
                 wait = LONGEST
             at = row.now + timedelta(seconds=wait)
             moves = wait > 0 or self._per_key.fair
@@ -328,16 +322,22 @@ class KeyRowLocks(JobLocks):
         """No job of these keys was found for this claim. Returns how many have one that is due, for another claim."""
         if not key_rows:
             return 0
-        due = _by_key(connection.execute(self._waiting, {"claimjobs_per_keys": [row.key for row in key_rows]}))
-        _execute(connection, self._statements.end, [row for row in key_rows if row.key not in due])
-        later = [row for row in key_rows if row.key in due and due[row.key] > row.now]
-        for row in later:
-            _execute(connection, self._statements.wait, [row], **{AT: due[row.key]})
-        passed = due.keys() - {row.key for row in later}
+        keys = [row.key for row in key_rows]
+        due = _by_key(connection.execute(self._statements.waiting, {"claimjobs_per_keys": keys}))
+        if ended := [key for key in keys if key not in due]:
+            connection.execute(self._statements.end, {"claimjobs_keys": ended})
+        later = {row.key: due[row.key] for row in key_rows if row.key in due and due[row.key] > row.now}
+        self._wait(connection, later)
+        passed = due.keys() - later.keys()
         if passed - self._passed:  # a job may have been inserted while this claim searched: the next one begins before
             self._place = None
         self._passed = passed
         return len(passed)
+
+    def _wait(self, connection: sa.Connection, until: Mapping[Any, datetime]) -> None:
+        """These keys are next at these instants."""
+        if until:
+            connection.execute(self._statements.wait, [{AT: at, **_parts(key)} for key, at in until.items()])
 
     # --- keys without a key row --------------------------------------------------------------------------
 
@@ -378,9 +378,7 @@ class Read:
 
 def _any_value(type_: Any) -> Any:
     """A value of a column, to show a statement."""
-    if isinstance(type_, sa.Uuid):
-        return UUID(int=0)
-    return date.min if isinstance(type_, sa.Date) else type_.python_type()
+    return UUID(int=0) if isinstance(type_, sa.Uuid) else type_.python_type()
 
 
 def _aware(instant: datetime | None) -> Any:
@@ -390,14 +388,12 @@ def _aware(instant: datetime | None) -> Any:
 
 def _parts(key: Any) -> dict[str, Any]:
     """The parameters for one key."""
-    parts = key if isinstance(key, tuple) else (key,)
-    return {PART.format(number): part for number, part in enumerate(parts)}
+    return {PART.format(number): part for number, part in enumerate(_values(key))}
+
+
+def _values(key: Any) -> tuple[Any, ...]:
+    return key if isinstance(key, tuple) else (key,)
 
 
 def _by_key(rows: Iterable[Sequence[Any]]) -> dict[Any, Any]:
     return {key_of(key): value for *key, value in rows}
-
-
-def _execute(connection: sa.Connection, statement: Any, key_rows: list[KeyRow], **given: Any) -> None:
-    if key_rows:
-        connection.execute(statement, {"claimjobs_keys": [row.key for row in key_rows], **given})

@@ -31,7 +31,7 @@ from claimjobs.cli.options import (
 from claimjobs.database.connect import engine_of
 from claimjobs.embedded.server import database_url
 from claimjobs.options import CLAIMS, FINISHES, HOLDS, LEAVE, Retry
-from claimjobs.queue.map_file import Described, described_in, per_key_of, queue_of, vars_of
+from claimjobs.queue.map_file import Described, described_in, per_key_of, queue_of
 from claimjobs.queue.queue import Queue
 
 DESCRIBING: Final = (
@@ -210,7 +210,7 @@ def _target(context: click.Context) -> Target:
     if keyed:
         if "per_key" not in described:
             raise click.UsageError(f"--per-key-{next(iter(keyed)).replace('_', '-')} has no effect without --per-key")
-        described["per_key"] = per_key_of("--per-key", {**vars_of(described["per_key"]), **keyed})
+        described["per_key"] = per_key_of("--per-key", keyed, described["per_key"])
     if retry:
         described["retry"] = replace(described.get("retry", Retry()), **retry)
     return Target(url, described)

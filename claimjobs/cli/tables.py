@@ -23,7 +23,7 @@ from claimjobs.table.acceptance import check_no_own
 from claimjobs.table.ddl import ddl, drop_statement, has_wake_trigger, make_statement, trigger_of
 from claimjobs.table.definitions import SCHEMA
 from claimjobs.table.reflection import resolve
-from claimjobs.table.side_car_table import key_tables, side_car_tables
+from claimjobs.table.tables_beside import key_tables, side_car_tables
 
 DDL_WITHOUT_URL: Final = "postgresql://"
 """What the embedded database understands."""

@@ -11,7 +11,7 @@ import sqlalchemy as sa
 from claimjobs.database.connection import Connector
 from claimjobs.dialects.types import database_now
 from claimjobs.errors import ClaimjobsError
-from claimjobs.job import Job
+from claimjobs.job import Job, key_of
 from claimjobs.statements import key_rows as statements
 from claimjobs.table.backend import Backend
 
@@ -35,7 +35,7 @@ class KeyCalls:
         if self._key_rows is None or not jobs:
             return
         names = [column.name for column in self._key_rows.of_jobs]
-        keys = dict.fromkeys(job[names[0]] if len(names) == 1 else tuple(job[name] for name in names) for job in jobs)
+        keys = dict.fromkeys(key_of([job[name] for name in names]) for job in jobs)
         self._send(self._call, {"claimjobs_keys": list(keys)})
 
     def call_all(self) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import tomllib
 from collections.abc import Collection, Mapping
-from dataclasses import fields
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -60,17 +60,12 @@ def described_in(path: str | Path) -> Described:
         raise BadMap(f"{path}: {error}") from None
 
 
-def per_key_of(where: str, given: Mapping[str, Any]) -> PerKey:
-    """Raises BadMap for values that do not go together."""
+def per_key_of(where: str, given: Mapping[str, Any], base: PerKey | None = None) -> PerKey:
+    """What is given, or `base` with what is given changed. Raises BadMap for values that do not go together."""
     try:
-        return PerKey(**given)
+        return PerKey(**given) if base is None else replace(base, **given)
     except (TypeError, ValueError) as error:
         raise BadMap(f"{where}: {error}") from None
-
-
-def vars_of(per_key: PerKey) -> dict[str, Any]:
-    """Its fields."""
-    return {name: getattr(per_key, name) for name in KEYED}
 
 
 def queue_of(bind: str | sa.URL | sa.Engine, described: Described, **options: Any) -> Queue:

@@ -6,6 +6,7 @@ The parameter `per_keys` is a list of keys of `per_key`, in the form that `diale
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import cached_property
 from typing import Any, Final
 
 import sqlalchemy as sa
@@ -28,7 +29,7 @@ READY: Final = "claimjobs_is_ready"
 """1; or 0 for a failed job for which the later ones of its key wait."""
 FIRST: Final = "claimjobs_first"
 SOME: Final = 1_000
-"""So many jobs are looked at for a key without a key row, while a consumer sleeps."""
+"""So many jobs are read for a key without a key row, while a consumer sleeps."""
 PART: Final = "claimjobs_part_{}"
 """The parameters for one key."""
 
@@ -68,7 +69,7 @@ class KeyStatements:
             rows = rows.where(self._dialect.after_values(order, place))
         return rows.with_for_update(skip_locked=True)
 
-    @property
+    @cached_property
     def left(self) -> sa.Select[Any]:
         """How many key rows are due or held back by a limit or a rate, up to the parameter `claimjobs_rows_wanted`."""
         table = self._table
@@ -91,34 +92,35 @@ class KeyStatements:
         values: dict[str, Any] = {"held_back": False, **({"next_at": self._now} if moves else {})}
         return self._these(sa.update(self._table).values(values))
 
-    @property
+    @cached_property
     def place(self) -> sa.Update:
         """When the key of the parameters `claimjobs_part_0` ... is next, at a rate."""
-        values = {
-            "next_at": sa.bindparam(AT, type_=Instant()),
-            "rate_at": sa.bindparam("claimjobs_rate_at", type_=Instant()),
-            "held_back": sa.bindparam("claimjobs_held_back", type_=sa.Boolean()),
-        }
-        is_key = (column == part for column, part in zip(self.key, self._one(), strict=True))
-        return sa.update(self._table).values(values).where(*is_key)
+        rate_at = sa.bindparam("claimjobs_rate_at", type_=Instant())
+        return self._one_waits.values(
+            rate_at=rate_at, held_back=sa.bindparam("claimjobs_held_back", type_=sa.Boolean())
+        )
 
-    def hold_back(self, seconds: sa.ColumnElement[float]) -> sa.Update:
-        """A limit or the rate keeps back the jobs of the `keys`, for so many seconds at most."""
-        at = self._dialect.later(self._now, seconds)
+    def hold_back(self, seconds: float) -> sa.Update:
+        """A limit keeps back the jobs of the `keys`, for so many seconds at most."""
+        at = self._dialect.later(self._now, sa.literal(seconds))
         return self._these(sa.update(self._table).values(next_at=at, held_back=True))
 
-    @property
+    @cached_property
     def wait(self) -> sa.Update:
-        """No job of the `keys` is due before the instant `claimjobs_next_at`."""
-        at = sa.bindparam(AT, type_=Instant())
-        return self._these(sa.update(self._table).values(next_at=at, held_back=False))
+        """No job of the key of the parameters `claimjobs_part_0` ... is due before the instant `claimjobs_next_at`."""
+        return self._one_waits.values(held_back=False)
 
     @property
+    def _one_waits(self) -> sa.Update:
+        is_key = (column == part for column, part in zip(self.key, self._one(), strict=True))
+        return sa.update(self._table).values(next_at=sa.bindparam(AT, type_=Instant())).where(*is_key)
+
+    @cached_property
     def end(self) -> sa.Delete:
         """No job of the `keys` waits."""
         return self._dialect.restrict_to_keys(self._dialect.delete(self._table), self.key, None)
 
-    @property
+    @cached_property
     def call(self) -> sa.Update:
         """Those of the `keys` that a limit has held back are next now."""
         return self._these(call(self._key_rows, self._now))
@@ -128,15 +130,13 @@ class KeyStatements:
 
     # --- their jobs --------------------------------------------------------------------------------------
 
-    @property
+    @cached_property
     def claimed(self) -> sa.Select[Any]:
         """How many jobs of `per_keys` are claimed, by whom ever: key, then count.
 
         It begins when the key rows are locked. Whoever claimed a job of these keys had locked them, and has committed.
         """
-        claimed, jobs = self._job_rows.in_state(CLAIMED), self._key_rows.of_jobs
-        rows = sa.select(*jobs, sa.func.count()).select_from(self._source.table)
-        return rows.where(self._dialect.among_some(jobs, "claimjobs_per_keys"), claimed).group_by(*jobs)
+        return self._by_key(sa.func.count()).where(self._job_rows.in_state(CLAIMED))
 
     def jobs(self) -> sa.Select[Any]:
         """The first `each` jobs of each of `per_keys`: that key, the job's key, when it is due, whether it is
@@ -147,10 +147,9 @@ class KeyStatements:
         return rows.where(self._dialect.among_some(self.key, "claimjobs_per_keys"))
 
     def jobs_of_one(self) -> sa.Select[Any]:
-        """As `jobs`, for the one key of the parameters `claimjobs_part_0` ..."""
+        """As `jobs`, without that key, for the one of the parameters `claimjobs_part_0` ..."""
         mine = [column == part for column, part in zip(self._key_rows.of_jobs, self._one(), strict=True)]
-        found = self._first(sa.and_(*mine)).limit(EACH)
-        return found.with_only_columns(*self._key_rows.of_jobs, *found.selected_columns, maintain_column_froms=True)
+        return self._first(sa.and_(*mine)).limit(EACH)
 
     def _first(self, which: sa.ColumnElement[bool]) -> sa.Select[Any]:
         source, selection = self._source, self._selection
@@ -167,14 +166,20 @@ class KeyStatements:
     def _ready(self) -> sa.ColumnElement[int]:
         return sa.literal(1) if self._held is None else sa.case((self._selection.ready, 1), else_=0)
 
-    @property
+    @cached_property
     def waiting(self) -> sa.Select[Any]:
         """When the first job of each of `per_keys` is due, whatever `where`: key, then instant. A key of which no job
         waits is not among them.
         """
-        jobs, due = self._key_rows.of_jobs, self._job_rows.due_at(self._now)
-        rows = sa.select(*jobs, sa.type_coerce(sa.func.min(due), Instant)).select_from(self._source.table)
-        return rows.where(self._dialect.among(jobs, "claimjobs_per_keys"), self._job_rows.unclaimed).group_by(*jobs)
+        due = sa.type_coerce(sa.func.min(self._job_rows.due_at(self._now)), Instant)
+        return self._by_key(due).where(self._job_rows.unclaimed)
+
+    def _by_key(self, value: sa.ColumnElement[Any]) -> sa.Select[Any]:
+        """A value over the jobs of each of `per_keys`. The key is as its row has it: jobs may have it in another
+        spelling that the database takes for the same.
+        """
+        rows = sa.select(*self.key, value).select_from(self._table.join(self._source.table, self._key_rows.same))
+        return rows.where(self._dialect.among_some(self.key, "claimjobs_per_keys")).group_by(*self.key)
 
     # --- keys without a key row --------------------------------------------------------------------------
 
@@ -200,7 +205,7 @@ class KeyStatements:
         wanted = sa.case((none, 1), (sa.and_(asleep, first.scalar_subquery() == 1), 1), else_=0)
         return sa.select(*(keys.c[name] for name in names), wanted).order_by(*(keys.c[name] for name in names))
 
-    @property
+    @cached_property
     def appear(self) -> sa.Executable:
         """Insert a key row for the key of the parameters `claimjobs_part_0` ..., or say that it is next now."""
         row = sa.select(
@@ -215,7 +220,6 @@ class KeyStatements:
 
 
 def call(key_rows: KeyRows, now: sa.ColumnElement[Any]) -> sa.Update:
-    """Jobs were settled or given back: a key that a limit has held back is next now, if no rate holds it back."""
+    """Jobs were settled or given back: a key that was held back is next now. A claim may hold it back again."""
     table = key_rows.table
-    is_rated = sa.and_(table.c.rate_at.is_not(None), table.c.rate_at > now)
-    return sa.update(table).where(table.c.held_back, ~is_rated).values(next_at=now, held_back=False)
+    return sa.update(table).where(table.c.held_back).values(next_at=now, held_back=False)

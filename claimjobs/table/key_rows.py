@@ -20,9 +20,9 @@ from claimjobs.table.roles import ColumnRoles
 
 KEYS: Final = "_keys"
 """What the name of the table ends in, after that of the table of jobs."""
-LONGEST: Final = 255
+MOST_CHARACTERS: Final = 255
 """Characters that a text may have as a key: every database has an index for so many."""
-FIT: Final = (sa.Integer, sa.String, sa.Uuid, sa.Date)
+FIT: Final = (sa.Integer, sa.String, sa.Uuid)
 """Types of columns that every database compares, and stores, in one way."""
 
 
@@ -76,12 +76,11 @@ def columns_for(connection: sa.Connection, roles: ColumnRoles, names: Sequence[s
         if roles.table.c[name] not in (*roles.key, *roles.payload):
             raise BadArgument(f"per_key {name!r} is a column that claimjobs writes: name one of the payload")
         type_ = found[name]["type"]
-        length = getattr(type_, "length", None)
-        is_text = isinstance(type_, sa.String) and not isinstance(type_, sa.Enum)
-        if not isinstance(type_, FIT) or (is_text and not (length and length <= LONGEST)):
+        is_long = isinstance(type_, sa.String) and not 0 < (type_.length or 0) <= MOST_CHARACTERS
+        if not isinstance(type_, FIT) or isinstance(type_, sa.Enum) or is_long:
             raise ColumnUnfit(
                 f"column {name!r} of table {roles.name!r} has the type {type_!r}, which cannot be a key of per_key: "
-                f"name a column of whole numbers, UUIDs, dates, or texts of at most {LONGEST} characters"
+                f"name a column of whole numbers, UUIDs, or texts of at most {MOST_CHARACTERS} characters"
             )
         if found[name]["nullable"]:
             raise ColumnUnfit(

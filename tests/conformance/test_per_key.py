@@ -5,9 +5,8 @@ from __future__ import annotations
 import random
 import threading
 import time
-import uuid
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -15,9 +14,9 @@ import pytest
 import sqlalchemy as sa
 
 from claimjobs import Batch, PerKey, Queue, Retry, job_table, key_tables, make, side_car_tables
-from claimjobs.errors import BadArgument, ClaimsDiffer, ColumnMissing, ColumnUnfit, KeyUnfit, TableMissing
 from claimjobs.options import Liveness
 from tests.backends import Backend, Clock
+from tests.conformance.orders import spoil
 from tests.conformance.owners import declare_dead, hold_of, still
 
 START = datetime(2030, 1, 1, tzinfo=UTC)
@@ -103,12 +102,12 @@ def test_a_key_is_free_again_at_once_when_its_jobs_are_settled_failed_or_release
     one = PerKey("customer", at_most=1)
     queue = mails(backend, one, [7] * 4, kind)
     other = another(queue, backend, one)
-    for _ in range(2):
+    for fails in (False, True):
         with queue.claim(9) as batch:
             assert len(batch) == 1
             assert not other.claim(9)
             assert key_rows(backend)[7]["held_back"]
-            if _:
+            if fails:
                 batch.fail(batch[0], "no", retry=False)
             else:
                 batch.done()
@@ -299,45 +298,6 @@ def test_keys_without_a_job_have_no_turn(backend: Backend) -> None:
     assert (total, backend.rows("mails_keys")) == (450, [])
 
 
-@pytest.mark.parametrize(
-    ("type_", "values"),
-    [
-        (sa.String(40), ["a", "Ä;\"'", ""]),
-        pytest.param(
-            sa.Uuid(),
-            [uuid.UUID(int=n << 90 | n) for n in (1, 2, 3)],
-            marks=pytest.mark.pair("the driver reads a text"),
-        ),
-    ],
-    ids=["text", "uuid"],
-)
-def test_keys_of_other_types(backend: Backend, type_: Any, values: Sequence[Any]) -> None:
-    table = mails_with(sa.Column("customer", type_, nullable=False))
-    _one_of_each(backend, table, ["customer"], [{"customer": value} for value in values for _ in range(3)])
-
-
-def test_keys_of_two_columns(backend: Backend) -> None:
-    table = mails_with(
-        sa.Column("region", sa.String(10), nullable=False), sa.Column("customer", sa.Integer, nullable=False)
-    )
-    rows = [{"region": region, "customer": n} for region in ("eu", "us") for n in (1, 2) for _ in range(3)]
-    _one_of_each(backend, table, ["region", "customer"], rows)
-
-
-def _one_of_each(backend: Backend, table: sa.Table, columns: list[str], rows: list[dict[str, Any]]) -> None:
-    backend.make(table)
-    make(backend.engine, key_tables(backend.engine, table, columns))
-    queue = backend.bare_queue(table, per_key=PerKey(columns, at_most=1))
-    queue.enqueue(rows)
-    kinds = {tuple(row[name] for name in columns) for row in rows}
-    for _ in range(3):
-        with queue.claim(100) as batch:
-            assert sorted(tuple(job[name] for name in columns) for job in batch.jobs) == sorted(kinds)
-            assert not queue.claim(100)
-            batch.done()
-    assert queue.stats().left == 0
-
-
 # --- rates ---------------------------------------------------------------------------------------------------
 
 
@@ -354,13 +314,12 @@ def test_a_rate_is_kept_by_the_databases_clock(backend: Backend, clock: Clock) -
 
 def test_a_drain_waits_for_the_rate(backend: Backend) -> None:
     queue = mails(backend, PerKey("customer", rate="20/s", burst=1), [7] * 5)
-    began, total = time.monotonic(), 0
+    sizes = []
     for batch in queue.batches(10, drain=True, poll=0.05):
         with batch:
-            total += len(batch)
+            sizes.append(len(batch))
             batch.done()
-    assert total == 5
-    assert time.monotonic() - began > 4 / 20 * 0.9  # no bound from above: a machine may be busy
+    assert sizes == [1] * 5
 
 
 # --- what is refused -----------------------------------------------------------------------------------------
@@ -396,59 +355,16 @@ def test_what_it_does_not_go_with(backend: Backend) -> None:
         backend.bare_queue(MAILS, per_key="customer")
 
 
-def test_columns_that_can_be_no_key_are_refused_and_an_index_is_named(backend: Backend) -> None:
-    table = job_table(
-        "mails",
-        sa.MetaData(),
-        sa.Column("customer", sa.Integer, nullable=False),
-        sa.Column("maybe", sa.Integer),
-        sa.Column("long", sa.Text, nullable=False, server_default=None if backend.family != "postgres" else "x"),
-    )
-    backend.make(table)
-    for name, error, words in [
-        ("nowhere", ColumnMissing, "nowhere"),
-        ("status", BadArgument, "claimjobs writes"),
-        ("maybe", ColumnUnfit, "NOT NULL"),
-        ("long", ColumnUnfit, "255 characters"),
-    ]:
-        with pytest.raises(error, match=words):
-            key_tables(backend.engine, table, [name])
-        with pytest.raises(error, match=words):
-            backend.bare_queue(table, per_key=PerKey(name)).claim()
-    queue = backend.bare_queue(table, per_key=PerKey("customer"))
-    with pytest.raises(TableMissing, match="mails_keys"):
-        queue.claim()
-    make(backend.engine, key_tables(backend.engine, table, ["customer"]))
-    queue = backend.bare_queue(table, per_key=PerKey("customer"))
-    with pytest.raises(KeyUnfit, match="CREATE INDEX") as refused:
-        queue.claim()
-    backend.run(str(refused.value).split("order: ")[1])
-    queue.enqueue({"customer": 7, "long": "x"})
-    assert len(queue.claim()) == 1
-
-
-def test_consumers_must_agree_on_the_columns(backend: Backend) -> None:
-    queue = mails(backend, PerKey("customer", at_most=1), [7])
-    queue.claim()
-    with pytest.raises(ClaimsDiffer, match="per_key"):
-        backend.bare_queue(MAILS).claim()
-    larger = backend.bare_queue(MAILS, per_key=PerKey("customer", at_most=2))
-    assert not larger.claim(5).jobs or True  # another limit is no other key
+# --- with suspects, with sleeping consumers, without key rows, explained ------------------------------------
 
 
 def test_suspects_are_claimed_alone_and_keep_to_the_limit(backend: Backend, clock: Clock) -> None:
     two = PerKey("customer", at_most=2)
     queue = mails(backend, two, [7, 7, 8, 8], now=clock.sql, retry=Retry(base=0.0, cap=0.0))
 
-    def poisoned() -> Iterator[None]:
-        with queue.claim(4) as batch:
-            assert len(batch) == 4
-            raise RuntimeError("it blew up")
-
-    with pytest.raises(RuntimeError):
-        list(poisoned() or ())
+    assert len(spoil(queue, 4)) == 4
     clock.now += timedelta(seconds=5)
-    backend.wait_for(lambda: len(queue.claim(4)) == 2, "half of them")
+    assert len(queue.claim(4)) == 2  # half of them
 
 
 def test_a_sleeping_consumer_is_woken_and_finds_a_new_key(backend: Backend) -> None:
@@ -477,5 +393,12 @@ def test_explain_shows_its_statements(backend: Backend, kind: dict[str, Any]) ->
     queue = mails(backend, PerKey("customer", at_most=2), [7, 7, 8], kind)
     explained = queue.explain()
     shown = {phase.name for phase in explained.phases}
-    assert {"key rows", "claimed", "lock"} <= shown, explained.findings
+    assert {"key rows", "claimed", "find", "lock"} <= shown, explained.findings
     queue.check()
+
+
+def test_a_limit_holds_though_the_table_of_keys_is_emptied(backend: Backend) -> None:
+    queue = mails(backend, PerKey("customer", at_most=2), [7] * 5)
+    assert len(queue.claim(9)) == 2
+    backend.run("DELETE FROM mails_keys")
+    assert len(queue.claim(9)) == 0

@@ -1,4 +1,4 @@
-"""The side-car of a table that must not be altered, described so that it can be made."""
+"""The tables beside a user's table, described so that they can be made: the side-car, and the table of keys."""
 
 from __future__ import annotations
 

@@ -1,0 +1,126 @@
+"""Columns of `per_key`: which may be a key, and when two keys are the same."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+import sqlalchemy as sa
+
+from claimjobs import PerKey, job_table, key_tables, make
+from claimjobs.errors import BadArgument, ClaimsDiffer, ColumnMissing, ColumnUnfit, KeyUnfit, TableMissing
+from tests.backends import Backend
+from tests.conformance.test_per_key import MAILS, finish, mails, mails_with
+
+
+@pytest.mark.parametrize(
+    ("type_", "values"),
+    [
+        (sa.String(40), ["a", "Ä;\"'", ""]),
+        pytest.param(sa.CHAR(10), ["a", "b"], marks=pytest.mark.pair("Postgres pads it, and MySQL does not")),
+        pytest.param(
+            sa.Uuid(),
+            [uuid.UUID(int=n << 90 | n) for n in (1, 2, 3)],
+            marks=pytest.mark.pair("the driver reads a text"),
+        ),
+    ],
+    ids=["text", "char", "uuid"],
+)
+def test_keys_of_other_types(backend: Backend, type_: Any, values: Sequence[Any]) -> None:
+    table = mails_with(sa.Column("customer", type_, nullable=False))
+    _one_of_each(backend, table, ["customer"], [{"customer": value} for value in values for _ in range(3)])
+
+
+def test_keys_of_two_columns(backend: Backend) -> None:
+    table = mails_with(
+        sa.Column("region", sa.String(10), nullable=False), sa.Column("customer", sa.Integer, nullable=False)
+    )
+    rows = [{"region": region, "customer": n} for region in ("eu", "us") for n in (1, 2) for _ in range(3)]
+    _one_of_each(backend, table, ["region", "customer"], rows)
+
+
+def _one_of_each(backend: Backend, table: sa.Table, columns: list[str], rows: list[dict[str, Any]]) -> None:
+    backend.make(table)
+    make(backend.engine, key_tables(backend.engine, table, columns))
+    queue = backend.bare_queue(table, per_key=PerKey(columns, at_most=1))
+    queue.enqueue(rows)
+    kinds = {_values(row, columns) for row in rows}
+    for _ in range(3):
+        with queue.claim(100) as batch:
+            assert sorted(_values(job, columns) for job in batch.jobs) == sorted(kinds)
+            assert not queue.claim(100)
+            batch.done()
+    assert queue.stats().left == 0
+
+
+def _values(row: Any, columns: list[str]) -> tuple[Any, ...]:
+    """Without the spaces with which a CHAR is padded."""
+    return tuple(row[name].rstrip() if isinstance(row[name], str) else row[name] for name in columns)
+
+
+def test_columns_that_can_be_no_key_are_refused_and_an_index_is_named(backend: Backend) -> None:
+    table = job_table(
+        "mails",
+        sa.MetaData(),
+        sa.Column("customer", sa.Integer, nullable=False),
+        sa.Column("maybe", sa.Integer),
+        sa.Column("day", sa.Date, nullable=False, server_default="2026-01-01"),
+        sa.Column("long", sa.Text, nullable=False, server_default=None if backend.family != "postgres" else "x"),
+    )
+    backend.make(table)
+    for name, error, words in [
+        ("nowhere", ColumnMissing, "nowhere"),
+        ("status", BadArgument, "claimjobs writes"),
+        ("maybe", ColumnUnfit, "NOT NULL"),
+        ("long", ColumnUnfit, "255 characters"),
+        ("day", ColumnUnfit, "whole numbers"),
+    ]:
+        with pytest.raises(error, match=words):
+            key_tables(backend.engine, table, [name])
+        with pytest.raises(error, match=words):
+            backend.bare_queue(table, per_key=PerKey(name)).claim()
+    queue = backend.bare_queue(table, per_key=PerKey("customer"))
+    with pytest.raises(TableMissing, match="mails_keys"):
+        queue.claim()
+    make(backend.engine, key_tables(backend.engine, table, ["customer"]))
+    queue = backend.bare_queue(table, per_key=PerKey("customer"))
+    with pytest.raises(KeyUnfit, match="CREATE INDEX") as refused:
+        queue.claim()
+    backend.run(str(refused.value).split("order: ")[1])
+    queue.enqueue({"customer": 7, "long": "x"})
+    assert len(queue.claim()) == 1
+
+
+def test_consumers_must_agree_on_the_columns(backend: Backend) -> None:
+    queue = mails(backend, PerKey("customer", at_most=1), [7])
+    queue.claim()
+    with pytest.raises(ClaimsDiffer, match="per_key"):
+        backend.bare_queue(MAILS).claim()
+    queue.enqueue([{"customer": 7}] * 2)
+    larger = backend.bare_queue(MAILS, per_key=PerKey("customer", at_most=2))
+    assert len(larger.claim(5)) == 1  # another limit is no other key, and the larger one is not exceeded
+
+
+def test_keys_are_equal_as_the_database_compares_them(backend: Backend) -> None:
+    """By the default collation of MySQL `Ada` is `ADA`, and so one key."""
+    table = mails_with(sa.Column("customer", sa.String(10), nullable=False))
+    backend.make(table)
+    make(backend.engine, key_tables(backend.engine, table, ["customer"]))
+    queue = backend.bare_queue(table, per_key=PerKey("customer", at_most=1))
+    queue.enqueue([{"id": 1, "customer": "Ada"}, {"id": 2, "customer": "ADA"}, {"id": 3, "customer": "ada"}])
+    with backend.engine.connect() as connection:
+        keys = connection.scalar(sa.select(sa.func.count(sa.distinct(table.c.customer))))
+    first = queue.claim(9)
+    assert len(first) == keys
+    assert len(queue.claim(9)) == 0
+    finish(first)
+    total = len(first)
+    for batch in queue.batches(9, drain=True):
+        with batch:
+            assert len(batch) == 1
+            assert keys > 1 or not queue.claim(9)
+            total += 1
+            batch.done()
+    assert (total, backend.rows("mails_keys")) == (3, [])
