@@ -214,3 +214,9 @@ class Sessions(Protocol):
 
     def server_since(self, connection: sa.Connection) -> datetime:
         """When this server was started, by its own clock, to within two seconds."""
+
+    # --- databases of tests ------------------------------------------------------------------------------
+
+    def drop_database(self, connection: sa.Connection, name: str) -> None:
+        """Drop a database, and end the sessions in it, which tests have left. The connection is in AUTOCOMMIT."""
+        raise NotImplementedError

@@ -362,6 +362,8 @@ class Batch:
             wrote = self.settled or others
             if not self.settled and (self._hold.settle_is_final or isinstance(error, OutcomeRefused)):
                 self._mark_settled()
+            if self.settled and not wrote:
+                self._outcomes = Outcomes(released=list(self._jobs), jobs=self._jobs)
             if wrote:
                 self._report_failures()
             raise

@@ -52,9 +52,21 @@ class Problem(Exception):
 class Keeper:
     """The server of one data folder, and the locks that commands share it by."""
 
-    def __init__(self, folder: Path, programs: Path, account: dict[str, int]) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        programs: Path,
+        account: dict[str, int],
+        *,
+        copies: Path | None = None,
+        is_temporary: bool = False,
+    ) -> None:
+        """`copies`: the folder for copies of the programs. `is_temporary`: the server waits for no disk, and its folder
+        is removed after it.
+        """
         self.folder = folder
         self.programs = programs
+        self._copies, self._is_temporary = copies or folder, is_temporary
         self.data = folder / "data"
         self.run = folder / "run"
         """The folder of the running server's socket and log."""
@@ -82,13 +94,12 @@ class Keeper:
         with self._exclusively(), self._users, contextlib.suppress(BlockingIOError):
             fcntl.flock(self._users, fcntl.LOCK_EX | fcntl.LOCK_NB)
             self._stop()
+            if self._is_temporary:
+                shutil.rmtree(self.folder)
 
-    @contextlib.contextmanager
-    def _exclusively(self) -> Iterator[None]:
+    def _exclusively(self) -> contextlib.AbstractContextManager[None]:
         """Exclude other keepers that start or stop the server."""
-        with (self.folder / "lock").open("w") as lock:
-            fcntl.flock(lock, fcntl.LOCK_EX)
-            yield
+        return _locked(self.folder / "lock")
 
     # --- the present state -------------------------------------------------------------------------------
 
@@ -141,6 +152,8 @@ class Keeper:
 
     def _serve(self, sockets: str) -> "subprocess.Popen[bytes]":
         settings = {"listen_addresses": "", "unix_socket_directories": sockets, "port": PORT, "max_connections": "200"}
+        if self._is_temporary:
+            settings |= {"fsync": "off", "synchronous_commit": "off", "full_page_writes": "off"}
         options = [word for name, value in settings.items() for word in ("-c", f"{name}={value}")]
         with (self.run / "log").open("ab") as log:
             return subprocess.Popen(  # noqa: S603 - the wheel's own program
@@ -246,13 +259,14 @@ class Keeper:
 
     def _kept_copy(self) -> Path:
         package = self.programs.parent.parent
-        copy = self.folder / "programs" / str(package.stat().st_mtime_ns)
-        if not copy.exists():
-            new = self.folder / "programs.new"
-            shutil.rmtree(new, ignore_errors=True)
-            _copy(self.programs, new)
-            copy.parent.mkdir(exist_ok=True)
-            new.rename(copy)
+        copy = self._copies / "programs" / str(package.stat().st_mtime_ns)
+        copy.parent.mkdir(parents=True, exist_ok=True)
+        with _locked(self._copies / "programs.lock"):
+            if not copy.exists():
+                new = self._copies / "programs.new"
+                shutil.rmtree(new, ignore_errors=True)
+                _copy(self.programs, new)
+                new.rename(copy)
         return copy / self.programs.relative_to(package.parent)
 
     @contextlib.contextmanager
@@ -263,6 +277,14 @@ class Keeper:
             return
         with tempfile.TemporaryDirectory(prefix=f"{NAME}-") as folder:
             yield _copy(self.programs, Path(folder))
+
+
+@contextlib.contextmanager
+def _locked(file: Path) -> Iterator[None]:
+    """A lock of all keepers, for a `with` block."""
+    with file.open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
 
 
 def _copy(programs: Path, into: Path) -> Path:
@@ -330,7 +352,8 @@ def run(settings: dict[str, Any]) -> None:
         # The keeper ends only after its command. (The server would inherit SIG_IGN.)
         signal.signal(number, lambda *_: None)
     os.umask(0o022 if settings["account"] else 0o077)
-    keeper = Keeper(Path(settings["folder"]), Path(settings["programs"]), settings["account"])
+    folder, programs, copies = (Path(settings[name]) for name in ("folder", "programs", "copies"))
+    keeper = Keeper(folder, programs, settings["account"], copies=copies, is_temporary=settings["is_temporary"])
     try:
         _report(keeper, {"socket": keeper.join()})
     except (Problem, OSError) as problem:

@@ -10,8 +10,10 @@ import json
 import os
 import pwd
 import re
+import shutil
 import subprocess
 import sys
+import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -82,6 +84,25 @@ def running(say: Callable[[str], None]) -> Iterator[str]:
         yield _url(socket)
 
 
+@contextmanager
+def temporary() -> Iterator[str]:
+    """The URL of an embedded Postgres for tests, in a folder of its own, for a `with` block. It waits for no disk. Its
+    folder is gone at the end, also if this process is killed.
+
+    Raises EmbeddedFailed.
+    """
+    if os.geteuid() == 0:  # the account of root's server can enter this one, and perhaps not that of TMPDIR
+        ROOT_FOLDER.mkdir(parents=True, exist_ok=True, mode=0o755)
+    folder = Path(tempfile.mkdtemp(prefix="claimjobs-test-", dir=ROOT_FOLDER if os.geteuid() == 0 else None))
+    try:
+        if os.geteuid() == 0:
+            folder.chmod(0o755)
+        with _kept(folder, _programs(folder / "data"), _say, is_temporary=True) as socket:
+            yield _url(socket)
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)  # the keeper does it, unless there is none
+
+
 def data_folder() -> Path:
     """Where the server keeps its data: under CLAIMJOBS_DATA, or in the user's data folder."""
     if chosen := os.environ.get("CLAIMJOBS_DATA"):
@@ -114,9 +135,17 @@ def _release(programs: Path) -> int:
 
 
 @contextmanager
-def _kept(folder: Path, programs: Path, say: Callable[[str], None]) -> Iterator[str]:
+def _kept(folder: Path, programs: Path, say: Callable[[str], None], *, is_temporary: bool = False) -> Iterator[str]:
     """The folder of the server's socket. The keeper has its own session, so that Ctrl-C does not reach the server."""
-    settings = {"folder": str(folder), "programs": str(programs), "account": _account()}
+    account = _account()
+    copies = ROOT_FOLDER / "postgres" if account and is_temporary else folder
+    settings = {
+        "folder": str(folder),
+        "programs": str(programs),
+        "account": account,
+        "copies": str(copies),
+        "is_temporary": is_temporary,
+    }
     with subprocess.Popen(  # noqa: S603 - our own program
         [sys.executable, "-I", keeper.__file__, json.dumps(settings)],
         stdin=subprocess.PIPE,

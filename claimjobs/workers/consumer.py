@@ -19,6 +19,7 @@ from claimjobs.errors import (
 from claimjobs.key_text import text_of
 from claimjobs.log_events import BATCH_ROLLED_BACK, HANDLER_FAILED, JOBS_LOST, OUTCOME_REFUSED
 from claimjobs.log_records import log_safely
+from claimjobs.queue.batch_loop import Drain
 from claimjobs.queue.job_pool import PoolObserver
 from claimjobs.queue.queue import Queue
 from claimjobs.signals import Cancelled
@@ -61,10 +62,11 @@ def consume(
     *,
     size: int = 100,
     where: Where = None,
+    drain: Drain = False,
     poll: float = 1.0,
     observer: BatchObserver | None = None,
 ) -> None:
-    """Handle batches until the queue is stopped, or drained.
+    """Handle batches until the queue is stopped, or drained: by a call of `Queue.drain`, or as `drain` says.
 
     An exception of the handler (SystemExit, too) is logged, and the loop goes on: the jobs without an outcome become
     suspects. If suspects cannot be stored, if the handler gave no outcome at all, or if the open transaction was rolled
@@ -74,7 +76,7 @@ def consume(
     """
     backoff, fruitless = Backoff(FIRST_PAUSE, LONGEST_PAUSE, least=1.0), 0
     observer = observer or BatchObserver()
-    for batch in queue.batches(size, where, poll=poll):
+    for batch in queue.batches(size, where, drain=drain, poll=poll):
         failure = _settled(queue, batch, handler, observer)
         if failure is None:
             backoff.reset()
@@ -82,7 +84,8 @@ def consume(
             queue.wait(backoff.pause())
         observer.settled(batch)
         fruitless = fruitless + 1 if failure is not None and _is_fruitless(queue, batch, failure) else 0
-        if failure is not None and fruitless >= FRUITLESS and (queue.draining or isinstance(failure, LASTING)):
+        ends = drain or queue.draining or isinstance(failure, LASTING)
+        if failure is not None and fruitless >= FRUITLESS and ends:
             why = _why(failure, queue.roles)
             says = f"no job of {fruitless} batches in a row was done, the last time because of this: {why}"
             raise NothingDone(says) from failure

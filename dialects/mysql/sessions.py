@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
@@ -154,6 +155,14 @@ class MySQLSessions(Sessions):
         uptime = connection.execute(sa.text("SHOW GLOBAL STATUS LIKE 'Uptime'")).one()[1]
         now: datetime = connection.execute(sa.select(database_now())).scalar_one()
         return now - timedelta(seconds=int(uptime))
+
+    def drop_database(self, connection: sa.Connection, name: str) -> None:
+        """A DROP waits for the open transactions of other sessions, which lock the tables that they used."""
+        sessions = sa.text("SELECT id FROM information_schema.processlist WHERE db = :name")
+        for number in connection.scalars(sessions, {"name": name}).all():
+            with contextlib.suppress(sa.exc.DBAPIError):  # it may have ended meanwhile
+                connection.exec_driver_sql(f"KILL {number:d}")
+        connection.exec_driver_sql(f"DROP DATABASE {connection.dialect.identifier_preparer.quote(name)}")
 
 
 class MariaDBSessions(MySQLSessions):

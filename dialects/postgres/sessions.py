@@ -64,11 +64,12 @@ class PostgresSessions(Sessions):
         threshold = getattr(driver_connection, "prepare_threshold", None)
         if threshold is None:
             return
-        greeted_by = driver_connection.info.backend_pid
+        greeted_by, is_idle = driver_connection.info.backend_pid, not driver_connection.info.transaction_status
         driver_connection.prepare_threshold = None
         with contextlib.suppress(driver_connection.Error):  # the next statement reports a broken connection
             found = driver_connection.execute(f"SELECT 1 WHERE pg_backend_pid() = {greeted_by:d}").fetchone()
-            driver_connection.rollback()
+            if is_idle:  # a test gives a connection in whose transaction it goes on
+                driver_connection.rollback()
             driver_connection.prepare_threshold = threshold if found else None
 
     def forget_prepared(self, driver_connection: Any) -> None:
@@ -166,6 +167,9 @@ class PostgresSessions(Sessions):
     def server_since(self, connection: sa.Connection) -> datetime:
         since: datetime = connection.execute(sa.select(sa.func.pg_postmaster_start_time())).scalar_one()
         return since
+
+    def drop_database(self, connection: sa.Connection, name: str) -> None:
+        connection.exec_driver_sql(f"DROP DATABASE {connection.dialect.identifier_preparer.quote(name)} WITH (FORCE)")
 
 
 def _regclass(table: sa.Table) -> sa.ColumnElement[Any]:

@@ -1,0 +1,35 @@
+"""Fixtures for pytest, which finds them by itself where claimjobs is installed.
+
+The server is that of CLAIMJOBS_TEST_URL, whose account must be able to make databases; without it, an embedded Postgres
+of its own for the run, which waits for no disk and is gone at the end, also of a run that is killed.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+from collections.abc import Iterator
+
+import pytest
+
+
+@pytest.fixture(scope="session")
+def claimjobs_server() -> Iterator[str]:
+    """The URL of a server for the tests of this run, whose account may make databases."""
+    from claimjobs.embedded.server import temporary  # noqa: PLC0415 - a run that uses no fixture waits for no import
+
+    if url := os.environ.get("CLAIMJOBS_TEST_URL"):
+        yield url
+        return
+    with temporary() as url:
+        yield url
+
+
+@pytest.fixture
+def claimjobs_database(claimjobs_server: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    """The URL of an empty database, for this test alone. CLAIMJOBS_URL has it, too, while the test runs."""
+    from claimjobs.testing.databases import new_database  # noqa: PLC0415 - as above
+
+    with new_database(claimjobs_server, f"claimjobs_test_{secrets.token_hex(6)}") as url:
+        monkeypatch.setenv("CLAIMJOBS_URL", url)
+        yield url

@@ -1,0 +1,87 @@
+"""Databases of tests: a new one for each, and an engine that works in the open transaction of a test."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from typing import Any
+
+import sqlalchemy as sa
+
+from claimjobs.database.connect import connected, engine_of
+from claimjobs.dialects import dialect_named_by
+from claimjobs.errors import BadArgument
+
+
+@contextmanager
+def new_database(server: str, name: str) -> Iterator[str]:
+    """The URL of a new database on a server, for a `with` block. It is dropped at the end, with the sessions in it.
+
+    Raises ConnectionFailed, and SQLAlchemy's error if the account may not make one.
+    """
+    engine = engine_of(server)
+    admin = engine.execution_options(isolation_level="AUTOCOMMIT")
+    try:
+        with connected(admin) as connection:
+            connection.exec_driver_sql(f"CREATE DATABASE {engine.dialect.identifier_preparer.quote(name)}")
+        try:
+            yield sa.make_url(server).set(database=name).render_as_string(hide_password=False)
+        finally:
+            with connected(admin) as connection:
+                dialect_named_by(engine).sessions.drop_database(connection, name)
+    finally:
+        engine.dispose()
+
+
+def engine_within(connection: sa.Connection) -> sa.Engine:
+    """An engine that works in the open transaction of a connection: it commits nothing, and closes no connection.
+
+    It is for one thread, which ends its transactions in the reverse order. Raises BadArgument if none is open.
+    """
+    if not connection.in_transaction():
+        raise BadArgument("the connection has no open transaction: call its `begin`, and enqueue in it, before `run`")
+    driver_connection = connection.connection.dbapi_connection
+    dialect = copy.copy(connection.dialect)
+    vars(dialect).update(_Savepoints().replacements())
+    pool = sa.pool.NullPool(lambda: driver_connection, reset_on_return=None, dialect=dialect)  # type: ignore[arg-type]
+    return sa.Engine(pool, dialect, connection.engine.url)
+
+
+class _Savepoints:
+    """What a SQLAlchemy dialect does at the ends of a transaction, with savepoints."""
+
+    def __init__(self) -> None:
+        self._open = 0
+
+    def replacements(self) -> dict[str, Any]:
+        """The methods of a dialect that are replaced."""
+        closes = dict.fromkeys(("do_close", "do_terminate", "set_isolation_level", "reset_isolation_level"), _nothing)
+        return {"do_begin": self._begin, "do_commit": self._commit, "do_rollback": self._roll_back, **closes}
+
+    def _begin(self, connection: Any) -> None:
+        self._open += 1
+        self._send(connection, f"SAVEPOINT {self._name}")
+
+    def _commit(self, connection: Any) -> None:
+        if self._open:
+            self._send(connection, f"RELEASE SAVEPOINT {self._name}")
+            self._open -= 1
+
+    def _roll_back(self, connection: Any) -> None:
+        if self._open:
+            self._send(connection, f"ROLLBACK TO SAVEPOINT {self._name}")
+            self._commit(connection)
+
+    @property
+    def _name(self) -> str:
+        return f"claimjobs_test_{self._open}"
+
+    @staticmethod
+    def _send(connection: Any, statement: str) -> None:
+        with closing(connection.cursor()) as cursor:
+            cursor.execute(statement)
+
+
+def _nothing(*_: Any) -> None:
+    """Leave the connection as the test has made it."""

@@ -1,0 +1,145 @@
+"""`run`: works off what is due in this process, as the command does, and returns what became of each job."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from datetime import timedelta
+from typing import Any, Literal
+
+import sqlalchemy as sa
+
+from claimjobs.batch.batch import Batch
+from claimjobs.database.transactions import CallersTransaction, connection_in
+from claimjobs.dialects import Key
+from claimjobs.dialects.types import Instant
+from claimjobs.errors import BadArgument
+from claimjobs.job import Job
+from claimjobs.options import SideCar
+from claimjobs.queue.queue import Queue
+from claimjobs.settings import Settings
+from claimjobs.testing.databases import engine_within
+from claimjobs.workers.consumer import BatchObserver, consume
+from claimjobs.workers.handlers import PoolHandler, handler_of
+
+JobState = Literal["done", "retry", "dead", "released", "suspect", "lost"]
+
+
+class Clock:
+    """A clock that a test moves, so that it need not wait for retries and delayed jobs: `clock.move(hours=1)`.
+
+    It goes as the database's clock does, and is ahead of it by `ahead`.
+    """
+
+    def __init__(self) -> None:
+        self.ahead = timedelta()
+
+    def move(self, **times: float) -> None:
+        """Move it on. `times` are those of `datetime.timedelta`: `seconds=30`, `days=1`."""
+        self.ahead += timedelta(**times)
+
+
+@dataclass(frozen=True)
+class JobResult:
+    """What became of a job in one run of its handler."""
+
+    job: Job
+    state: JobState
+    """`done`; `retry`: it failed, and runs again; `dead`: it failed for the last time; `released`; `suspect`: it may be
+    the cause of an error that names no job; `lost`: it was cancelled, or given to others."""
+    error: str | None = None
+    """What is stored as its last error, if it failed."""
+    retry_in: float | None = None
+    """Seconds until it runs again, if it is to run again later."""
+
+
+def run(
+    queue: Queue,
+    handler: Callable[..., Any],
+    *,
+    connection: CallersTransaction | None = None,
+    clock: Clock | None = None,
+    size: int = 100,
+) -> list[JobResult]:
+    """Call a handler for all jobs of a queue that are due, as `claimjobs start-processing` does: a function of a batch,
+    of a job, or an `async def`. Returns what became of each job, in the order of the settles. A job that fails and is
+    due again at once has more than one result.
+
+    `connection`: a Connection or Session with an open transaction, in which the test has enqueued. The jobs are
+    claimed and settled in it, as by `hold="transaction"`, and nothing is committed: if you roll it back, nothing was
+    done. Raises BadArgument if no transaction is open, and for a queue with a side-car or `per_key`.
+
+    `clock` decides what is due; without it, the queue's own clock does. Of an async handler ten calls run at once.
+
+    Nothing is held, and no connection of the queue is open, when it returns. Raises BadHandler as the command, and
+    NothingDone if the handler gives no job an outcome.
+    """
+    chosen = _chosen(queue, connection, clock)
+    if chosen is None:
+        return _worked(queue, handler, size)
+    bind = queue.engine if connection is None else engine_within(connection_in(connection))
+    return _worked(_queue_of(bind, chosen), handler, size)
+
+
+def _worked(queue: Queue, handler: Callable[..., Any], size: int) -> list[JobResult]:
+    name = getattr(handler, "__qualname__", repr(handler))
+    what, results = handler_of(handler, name, in_transaction=not queue.settings.by_lease), _Results()
+    try:
+        if isinstance(what, PoolHandler):
+            queue.work(what.function, concurrency=what.concurrency, size=size, drain=True, observer=results)
+        else:
+            consume(queue, what, size=size, drain=True, observer=results)
+    finally:
+        queue.close()
+    return results.found
+
+
+def _chosen(queue: Queue, connection: CallersTransaction | None, clock: Clock | None) -> Settings | None:
+    """The parameters of the queue, as the test wants them; None: as they are."""
+    chosen = queue.settings
+    if clock is not None:
+        # The time stands still during a run: what a handler delays by nothing is due at once.
+        moved = sa.cast(sa.literal(queue.now() + clock.ahead, Instant()), Instant())
+        chosen = replace(chosen, now=moved)
+    if connection is not None:
+        if chosen.side_car or chosen.per_key is not None:
+            what = "side-car" if chosen.side_car else "per_key"
+            raise BadArgument(
+                f"a queue with a {what} holds its jobs by a lease, which others must see: leave out `connection`, and "
+                "commit what the test enqueues"
+            )
+        liveness = replace(chosen.liveness, session_lock=False, patience=0)
+        chosen = replace(chosen, hold="transaction", claims=None, liveness=liveness)
+    return None if chosen is queue.settings else chosen
+
+
+def _queue_of(bind: sa.Engine, chosen: Settings) -> Queue:
+    given = {name: value for name, value in vars(chosen).items() if name not in ("hooks", "also_writes")}
+    if chosen.also_writes:
+        given["side_car"] = SideCar(chosen.also_writes, chosen.side_car)
+    return Queue(bind, **given, **vars(chosen.hooks))
+
+
+class _Results(BatchObserver):
+    """Notes what became of the jobs of each settle."""
+
+    def __init__(self) -> None:
+        self.found: list[JobResult] = []
+
+    def settled(self, batch: Batch) -> None:
+        lost = {job.key for job in batch.lost}
+        states = dict(_states(batch))
+        for job in batch.jobs:
+            state, wait = states.get(job.key, ("released", None))
+            if job.key in lost:
+                state, wait = "lost", None
+            error = batch.outcomes.errors.get(job.key) if state != "lost" else None
+            self.found.append(JobResult(job, state, error, wait))
+
+
+def _states(batch: Batch) -> Iterator[tuple[Key, tuple[JobState, float | None]]]:
+    outcomes = batch.outcomes
+    yield from ((key, ("done", None)) for key in outcomes.done)
+    yield from ((key, ("dead", None)) for key in outcomes.dead)
+    yield from ((key, ("retry", wait)) for key, wait in outcomes.retried.items())
+    yield from ((key, ("suspect", wait)) for key, wait in outcomes.suspects.items())

@@ -1,0 +1,153 @@
+"""`claimjobs.testing.run`: what is due is worked off in this process, and each job's result is told."""
+
+from __future__ import annotations
+
+import asyncio
+from datetime import timedelta
+from typing import Any
+
+import pytest
+import sqlalchemy as sa
+
+from claimjobs import Batch, Done, Fail, Job, PerKey, Retry, RetryLater, job_table
+from claimjobs.errors import BadArgument, BadHandler, NothingDone
+from claimjobs.testing import Clock, run
+from tests.backends import Backend
+
+MAILS = job_table(
+    "mails", sa.MetaData(), sa.Column("address", sa.String(40), nullable=False), sa.Column("result", sa.String(40))
+)
+ADDRESSES = ("ada", "bob", "cid")
+
+
+def some(*addresses: str) -> list[dict[str, str]]:
+    return [{"address": address} for address in addresses or ADDRESSES]
+
+
+def send(job: Job) -> None:
+    if job.address == "bob":
+        raise OSError("mailbox full")
+    if job.address == "cid":
+        raise Fail("no such address", retry=False)
+
+
+def send_and_note(job: Job) -> Done:
+    send(job)
+    return Done(result=f"sent to {job.address}")
+
+
+def test_each_job_has_the_result_that_the_command_gives_it(backend: Backend) -> None:
+    queue = backend.queue(MAILS, on_done="keep")
+    queue.enqueue(some())
+    results = {result.job.address: result for result in run(queue, send_and_note)}
+    assert {name: (result.state, result.error) for name, result in results.items()} == {
+        "ada": ("done", None),
+        "bob": ("retry", "OSError: mailbox full"),
+        "cid": ("dead", "Fail: no such address"),
+    }
+    assert results["bob"].retry_in == pytest.approx(0.75, abs=0.25)
+    assert [row["result"] for row in backend.rows("mails") if row["status"] == "done"] == ["sent to ada"]
+    assert backend.queue(MAILS).stats().owners == ()
+
+
+async def send_at_once(job: Job) -> None:
+    await asyncio.sleep(0)
+    send(job)
+
+
+def test_an_async_handler_is_awaited(backend: Backend) -> None:
+    queue = backend.queue(MAILS)
+    queue.enqueue(some())
+    states = {result.job.address: result.state for result in run(queue, send_at_once)}
+    assert states == {"ada": "done", "bob": "retry", "cid": "dead"}
+
+
+def send_all(batch: Batch) -> None:
+    batch.done(batch[0])
+    batch.release(batch[1])
+
+
+def test_a_handler_of_a_batch_is_given_batches(backend: Backend) -> None:
+    queue = backend.queue(MAILS, where=MAILS.c.address != "bob")
+    queue.enqueue(some("ada", "cid"))
+    found = run(queue, lambda batch: batch.done(), size=1)
+    assert [(result.job.address, result.state) for result in found] == [("ada", "done"), ("cid", "done")]
+
+
+def test_a_clock_moves_the_time_of_retries_and_of_delayed_jobs(backend: Backend) -> None:
+    queue, clock = backend.queue(MAILS, retry=Retry(attempts=3)), Clock()
+    queue.enqueue([{"address": "bob"}, {"address": "ada", "run_at": queue.now() + timedelta(days=1)}])
+    assert [result.state for result in run(queue, send, clock=clock)] == ["retry"]
+    assert run(queue, send, clock=clock) == []
+    clock.move(minutes=5)
+    assert [result.job.attempts for result in run(queue, send, clock=clock)] == [1]
+    clock.move(days=1)
+    found = run(queue, send, clock=clock)
+    assert sorted((result.job.address, result.state) for result in found) == [("ada", "done"), ("bob", "dead")]
+
+
+def later(job: Job) -> None:
+    if job.attempts < 2:
+        raise RetryLater(0)
+
+
+def test_a_job_that_is_due_again_at_once_is_handled_again(backend: Backend) -> None:
+    queue = backend.queue(MAILS)
+    queue.enqueue(some("ada"))
+    assert [result.state for result in run(queue, later, clock=Clock())] == ["retry", "retry", "done"]
+
+
+@pytest.mark.parametrize("is_session", [False, True])
+def test_rows_of_a_transaction_that_is_rolled_back_are_worked_in_it(backend: Backend, is_session: bool) -> None:
+    queue = backend.queue(MAILS)
+    queue.enqueue(some("dan"))
+    with backend.new_engine().connect() as connection:
+        given: Any = sa.orm.Session(connection) if is_session else connection
+        if not is_session:
+            connection.begin()
+        queue.enqueue(some(), given)
+        states = {result.job.address: result.state for result in run(queue, send, connection=given)}
+        assert states == {"ada": "done", "bob": "retry", "cid": "dead", "dan": "done"}
+        left = connection.execute(sa.select(MAILS.c.address, MAILS.c.status)).all()
+        assert sorted(map(tuple, left)) == [("bob", "unclaimed"), ("cid", "dead")]
+        given.rollback()
+    assert [(row["address"], row["status"]) for row in backend.rows("mails")] == [("dan", "unclaimed")]
+
+
+def into_the_archive(job: Job, connection: sa.Connection) -> None:
+    connection.execute(sa.insert(MAILS).values(address=f"copy of {job.address}", status="done"))
+    if job.address == "bob":
+        raise OSError("no space")
+
+
+def test_a_handler_with_a_connection_writes_in_the_transaction_of_the_test(backend: Backend) -> None:
+    queue = backend.queue(MAILS, hold="transaction")
+    with backend.new_engine().connect() as connection, connection.begin() as transaction:
+        queue.enqueue(some("ada", "bob"), connection)
+        found = run(queue, into_the_archive, connection=connection, clock=Clock())
+        assert [(result.job.address, result.state) for result in found] == [("ada", "done"), ("bob", "retry")]
+        addresses = connection.scalars(sa.select(MAILS.c.address).order_by(MAILS.c.id)).all()
+        assert addresses == ["bob", "copy of ada"]
+        transaction.rollback()
+    assert backend.rows("mails") == []
+
+
+def test_what_cannot_be_is_refused(backend: Backend) -> None:
+    queue = backend.queue(MAILS)
+    with backend.new_engine().connect() as connection:
+        with pytest.raises(BadArgument, match="no open transaction: call its `begin`"):
+            run(queue, send, connection=connection)
+        connection.begin()
+        limited = backend.bare_queue(MAILS, per_key=PerKey("address", at_most=1))
+        with pytest.raises(BadArgument, match="per_key holds its jobs by a lease"):
+            run(limited, send, connection=connection)
+    with pytest.raises(BadHandler, match="may be for batches or for jobs"):
+        run(queue, lambda row: None)
+
+
+def test_a_handler_that_decides_nothing_is_told(backend: Backend, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("claimjobs.workers.consumer.FIRST_PAUSE", 0.001)
+    queue = backend.queue(MAILS)
+    queue.enqueue(some("ada"))
+    with pytest.raises(NothingDone, match="returned without an outcome for any job"):
+        run(queue, lambda batch: None)
