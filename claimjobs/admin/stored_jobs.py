@@ -103,9 +103,9 @@ class StoredJobs:
             chunks = [self._read(connector, read, statement, claimjobs_keys=some) for some in self._chunks(keys)]
             return tuple(stored for rows, jobs in chunks for stored in self._stored(connector, rows, jobs))
 
-    def count(self, where: Where = None, *, state: str | None = None) -> int:
-        """How many jobs are in this state (None: in any). Raises BadArgument."""
-        statement = statements.count(self._source, self._chosen(where, state))
+    def count(self, where: Where = None, *, state: str | None = None, most: int | None = None) -> int:
+        """How many jobs are in this state (None: in any); `most`: count no further. Raises BadArgument."""
+        statement = statements.count(self._source, self._chosen(where, state), most)
         with self._connect() as connector, predicate_errors(self._dialect):
             return int(connector.rows(statement, {})[0][0])
 

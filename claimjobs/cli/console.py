@@ -7,7 +7,9 @@ import logging
 import os
 import re
 import shlex
+import shutil
 import sys
+import textwrap
 import traceback
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -174,6 +176,14 @@ def command(words: str) -> str:
 def completed(message: str) -> str:
     """A message of the library, which does not know the options that describe the queue: its commands get them."""
     return QUOTED.sub(lambda found: command(found[1]), message)
+
+
+def wrapped(head: str, text: str) -> list[str]:
+    """The text after a head, broken at words to the width of the terminal; elsewhere in one line."""
+    if not on_terminal():
+        return [head + text]
+    width = max(shutil.get_terminal_size().columns, len(head) + 20)
+    return textwrap.wrap(text, width, initial_indent=head, subsequent_indent=" " * len(head), break_on_hyphens=False)
 
 
 def number(count: int, thing: str) -> str:

@@ -27,6 +27,9 @@ from claimjobs.table.columns import CLAIMED, DEAD, STATES, UNCLAIMED
 
 FIRST: Final = 20
 """How many jobs are listed if nothing is said."""
+COUNTED: Final = 100_000
+"""Jobs are counted up to this number: to count them all may take long."""
+HEADER: Final = ("key", "state", "failures", "time (UTC)", "last error")
 
 ids = click.argument("ids", nargs=-1, required=True, metavar="ID...")
 where_option = click.option("--where", metavar="SQL", help="Only jobs for which this holds; SQL as after WHERE.")
@@ -48,7 +51,11 @@ def choice_options(command: AnyCommand) -> AnyCommand:
 @json_option
 @queue_options
 def list_(target: Target, state: str | None, where: str | None, limit: int, as_json: bool) -> None:
-    """List jobs in the order of their keys: key, state, failed attempts and last error, separated by tabs.
+    """List jobs in the order of their keys: key, state, failed attempts, a time and the last error, separated by tabs.
+    A terminal gets a line with these names, too.
+
+    The time, in UTC, is that of the last change: since when the job is claimed, done or dead. Of a job that waits it is
+    when it is due.
 
     Each job is one line: what cannot be printed is written as \\n or \\x1b, and a key with such a character in quotes.
     With --json nothing is changed: `claimjobs_state` and every column, instants as 2026-01-31T12:00:00+00:00, bytes in
@@ -63,12 +70,17 @@ def list_(target: Target, state: str | None, where: str | None, limit: int, as_j
     with target.queue() as queue:
         found = 0
         for entry in queue.jobs.list(where, state=state, limit=limit):
+            if not (found or as_json) and on_terminal():
+                data(line_of(*HEADER[:-1], error=HEADER[-1]))
             found += 1
             data(_json(entry) if as_json else _line(queue, entry))
+        count = queue.jobs.count(where, state=state, most=COUNTED) if found == limit else found
     if not found:
         say(f"no such job in {queue.table.fullname}")
-    elif found == limit:
-        say(f"these are the first {limit}: --limit {10 * limit} lists more")
+    elif count > found:
+        of, next_limit = f"{count:,}{' or more' if count == COUNTED else ''}", min(count, 10 * limit)
+        lists = "all" if next_limit == count < COUNTED else "more"
+        say(f"these are {found:,} of {of}: --limit {next_limit} lists {lists}")
 
 
 @click.command()
@@ -248,7 +260,9 @@ def block_of(columns: Mapping[str, Any]) -> str:
 def _line(queue: Queue, entry: StoredJob) -> str:
     """One line for a job."""
     attempts, error = (queue.roles.value_of(role, entry.record or {}, "") for role in ("attempts", "last_error"))
-    return line_of(key_in_message(entry.job.key), entry.state or "?", attempts, error=error)
+    at = queue.roles.value_of("run_at" if entry.state == UNCLAIMED else "owner_date", entry.record or {}, None)
+    time = f"{at.astimezone(UTC):%Y-%m-%d %H:%M:%S}" if isinstance(at, datetime) and at.tzinfo else at or ""
+    return line_of(key_in_message(entry.job.key), entry.state or "?", attempts, time, error=error)
 
 
 def _json(entry: StoredJob) -> str:

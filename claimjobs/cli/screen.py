@@ -7,7 +7,7 @@ import logging
 from collections.abc import Iterator
 from dataclasses import asdict
 from datetime import datetime, timedelta
-from typing import Any, Self
+from typing import Any, Final, Self
 
 from rich.console import Console, Group
 from rich.live import Live
@@ -22,18 +22,23 @@ from claimjobs.log_records import LogFormat, TextFormatter, stderr_handler
 from claimjobs.report import Report
 from claimjobs.workers.run import Snapshot, Summary
 
+EVERY: Final = 30.0
+"""Seconds between two lines: a log is kept for long, and a run may be idle for days."""
+
 log = logging.getLogger("claimjobs.screen")
 
 
 class Screen:
-    """Shows a run while the block lasts: as a line on standard error every few seconds, among those of the log."""
+    """Shows a run while the block lasts: as a line on standard error, among those of the log.
 
-    every = 2.0
-    """Seconds between two states that are shown."""
+    A new phase is shown at once; within a phase the state is shown now and then, and only if it has changed.
+    """
 
-    def __init__(self, log_format: LogFormat = "text") -> None:
-        self._log_format = log_format
+    def __init__(self, log_format: LogFormat = "text", every: float = EVERY, *, verbose: bool = False) -> None:
+        """`every`: the seconds between two states that are shown. `verbose`: with the claims and what they met."""
+        self._log_format, self._every, self._verbose = log_format, every, verbose
         self._next = 0.0
+        self._shown: tuple[object, ...] = ()
 
     def __enter__(self) -> Self:
         log_to(stderr_handler(self._log_format))
@@ -43,20 +48,32 @@ class Screen:
         pass
 
     def update(self, snapshot: Snapshot) -> None:
-        """Show this state, if the last one was not shown just now."""
-        if snapshot.elapsed >= self._next or snapshot.phase == "ended":
-            self._next = snapshot.elapsed + self.every
+        """Show this state, if it is news and the last one was not shown just now."""
+        news = _phase(snapshot), _figures(snapshot.total), snapshot.waiting, snapshot.ready
+        if news == self._shown:
+            return
+        if snapshot.elapsed >= self._next or news[:1] != self._shown[:1]:
+            self._next = snapshot.elapsed + self._every
+            self._shown = news
             self._show(snapshot)
 
     def _show(self, snapshot: Snapshot) -> None:
-        show(_line(snapshot), err=True)
+        show(_line(snapshot, verbose=self._verbose), err=True)
+
+
+class Quiet(Screen):
+    """The log, and no state of the run."""
+
+    def update(self, snapshot: Snapshot) -> None:
+        """Show nothing."""
 
 
 class LogLines(Screen):
     """A log record, so that all of standard error is in the format of the log."""
 
     def _show(self, snapshot: Snapshot) -> None:
-        log.info("%s", _line(snapshot), extra={"event": PROGRESS, **_plain(snapshot)})
+        line = _line(snapshot, verbose=self._verbose)
+        log.info("%s", line, extra={"event": PROGRESS, **_plain(snapshot)})
 
 
 class JsonLines(Screen):
@@ -69,10 +86,8 @@ class JsonLines(Screen):
 class LiveTable(Screen):
     """A table on the terminal, redrawn in place; log lines scroll above it."""
 
-    every = 0.0
-
-    def __init__(self, console: Console) -> None:
-        super().__init__()
+    def __init__(self, console: Console, *, verbose: bool = False) -> None:
+        super().__init__(verbose=verbose)
         self._console = console
         self._live = Live(console=console, refresh_per_second=5, redirect_stdout=False, redirect_stderr=False)
 
@@ -84,8 +99,9 @@ class LiveTable(Screen):
     def __exit__(self, *_: object) -> None:
         self._live.stop()
 
-    def _show(self, snapshot: Snapshot) -> None:
-        self._live.update(drawn(snapshot))
+    def update(self, snapshot: Snapshot) -> None:
+        """Show this state: the time passes, too."""
+        self._live.update(drawn(snapshot, verbose=self._verbose))
 
 
 class _LinesAbove(logging.Handler):
@@ -104,22 +120,31 @@ class _LinesAbove(logging.Handler):
             self.handleError(record)
 
 
-def screen_for(as_json: bool, log_format: LogFormat) -> Screen:
-    """JSON lines if asked for; else a live table if standard error is a terminal, otherwise lines."""
+def screen_for(
+    as_json: bool, log_format: LogFormat, every: float | None = None, *, quiet: bool = False, verbose: bool = False
+) -> Screen:
+    """JSON lines if asked for; else a live table if standard error is a terminal, otherwise lines. `every`: the seconds
+    between two of them; None: the default, or the live table. `quiet`: no state is shown.
+    """
+    if quiet:
+        return Quiet(log_format)
+    seconds = EVERY if every is None else every
     if as_json:
-        return JsonLines(log_format)
+        return JsonLines(log_format, seconds, verbose=verbose)
     if log_format == "json":
-        return LogLines(log_format)
+        return LogLines(log_format, seconds, verbose=verbose)
     # What is printed there is never read as markup, such as `[/red]`.
     console = Console(stderr=True, markup=False, emoji=False, highlight=False)
-    return LiveTable(console) if console.is_terminal else Screen()
+    if console.is_terminal and every is None:
+        return LiveTable(console, verbose=verbose)
+    return Screen(log_format, seconds, verbose=verbose)
 
 
 # --- the table -----------------------------------------------------------------------------------------------
 
 
-def drawn(snapshot: Snapshot) -> Group:
-    """The live table."""
+def drawn(snapshot: Snapshot, *, verbose: bool = False) -> Group:
+    """The live table. `verbose`: with claims that got nothing, and candidates that others had locked."""
     table = Table(box=None, pad_edge=False, header_style="bold", expand=False)
     table.add_column("consumer", justify="right")
     for title in ("pid", "batch", "jobs", "jobs/s", "restarts"):
@@ -135,7 +160,9 @@ def drawn(snapshot: Snapshot) -> Group:
         f"   queue length {_or_unknown(snapshot.waiting)}",
     )
     total = snapshot.total
-    totals = {**_figures(total), "empty claims": total.empty_claims, "collisions": total.collisions}
+    totals = _figures(total)
+    if verbose:
+        totals |= {"empty claims": total.empty_claims, "collisions": total.collisions}
     shown = [part for name, count in totals.items() for part in (f"{name} ", (f"{count:,}   ", "bold"))]
     return Group(headline, *_bar(snapshot), Text(), table, Text(), Text.assemble(*shown))
 
@@ -155,18 +182,20 @@ def _bar(snapshot: Snapshot) -> Iterator[Table]:
 # --- lines ---------------------------------------------------------------------------------------------------
 
 
-def summary_lines(summary: Summary) -> list[str]:
-    """The summary, for a person."""
-    into = f"{summary.generated:,} generated + {summary.before:,} there before"
-    out = f"{summary.done:,} done + {summary.failed:,} failed + {_or_unknown(summary.left)} left"
-    sign = {None: "?", 0: "="}.get(summary.unaccounted, "≠")
+def summary_lines(summary: Summary, *, has_balance: bool = False, verbose: bool = False) -> list[str]:
+    """The summary, for a person. `has_balance`: the run had the table for itself, so that its jobs must add up.
+
+    `verbose`: with its claims, and what they met.
+    """
+    done = f"{summary.done:,} done, {summary.failed:,} dead, {summary.total.retried:,} failed and tried again"
+    lines = [f"{done}; {_or_unknown(summary.left)} left in the table"]
+    if has_balance:
+        into = f"{summary.generated:,} generated + {summary.before:,} there before"
+        out = f"{summary.done:,} done + {summary.failed:,} dead + {_or_unknown(summary.left)} left"
+        difference = f", {summary.unaccounted:+,} not accounted for" if summary.unaccounted else ""
+        lines = [f"{into} = {out}{difference}"]
     pace = f"{summary.rate:,.0f} jobs/s over {summary.seconds:.1f} s"
-    lines = [f"{into} {sign} {out}", f"{pace}; {_effort(summary.total)}; {summary.total.retried:,} retried"]
-    if summary.unaccounted:
-        lines.append(
-            f"off by {summary.unaccounted:,}: another program works on this table, or a process was killed "
-            "between a commit and its report"
-        )
+    lines.append("; ".join([pace, *_effort(summary.total, verbose=verbose)]))
     if summary.replaced:
         lines.append(f"processes that died, replaced: {summary.replaced}; jobs reclaimed: {summary.handed_back:,}")
     if summary.retries:
@@ -197,13 +226,11 @@ def _plain(numbers: Snapshot | Summary) -> dict[str, Any]:
     return found
 
 
-def _line(snapshot: Snapshot) -> str:
-    figures = ", ".join(f"{name} {count:,}" for name, count in _figures(snapshot.total).items())
+def _line(snapshot: Snapshot, *, verbose: bool) -> str:
+    figures = [f"{name} {count:,}" for name, count in _figures(snapshot.total).items()]
     waiting = f"queue length {_or_unknown(snapshot.waiting)}"
-    return (
-        f"{_phase(snapshot)} {snapshot.elapsed:.0f} s: {_pace(snapshot)}, {figures}, {waiting}, "
-        f"{_effort(snapshot.total)}"
-    )
+    parts = [_pace(snapshot), *figures, waiting, *_effort(snapshot.total, verbose=verbose)]
+    return f"{_phase(snapshot)} {snapshot.elapsed:.0f} s: {', '.join(parts)}"
 
 
 def _figures(total: Report) -> dict[str, int]:
@@ -211,14 +238,16 @@ def _figures(total: Report) -> dict[str, int]:
         "generated": total.enqueued,
         "claimed": total.claimed,
         "done": total.done,
-        "failed": total.dead,
+        "dead": total.dead,
         "retried": total.retried,
     }
 
 
-def _effort(total: Report) -> str:
-    again = "".join(f", {count:,} x {kind}" for kind, count in sorted(total.transients.items()))
-    return f"{total.claims:,} claims, {total.empty_claims:,} empty, {total.collisions:,} collisions{again}"
+def _effort(total: Report, *, verbose: bool) -> Iterator[str]:
+    """Which transactions ran again; if `verbose`, the claims, and the candidates that others had locked before."""
+    if verbose:
+        yield f"{total.claims:,} claims, {total.empty_claims:,} empty, {total.collisions:,} collisions"
+    yield from (f"{count:,} x {kind}" for kind, count in sorted(total.transients.items()))
 
 
 def _phase(snapshot: Snapshot) -> str:

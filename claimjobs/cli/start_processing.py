@@ -95,6 +95,8 @@ def _remember(context: click.Context, _option: click.Parameter, log_format: LogF
 @port("--health-port", "/livez and /readyz")
 @bind
 @click.option("--json", "as_json", is_flag=True, help="Progress and summary as JSON lines.")
+@_seconds("--progress-every", "Show the state so often, as a line, if it has changed.  [default: 30s; a live table]")
+@click.option("--quiet", is_flag=True, help="Show no state of the run, only the log and the summary.")
 @click.option(
     "--log-format",
     type=click.Choice(["text", "json"]),
@@ -115,6 +117,8 @@ def start_processing(
     health_port: int | None,
     bind: str,
     as_json: bool,
+    progress_every: float | None,
+    quiet: bool,
     **given: Any,
 ) -> None:
     """Run consumers, and generators, until Ctrl-C, --duration, --drain or --idle ends them.
@@ -161,10 +165,12 @@ def start_processing(
         )
         log_details(plan.verbose)
         log_to(stderr_handler(plan.log_format))  # until the screen shows the log
-        screen = screen_for(as_json, plan.log_format)
+        screen = screen_for(as_json, plan.log_format, progress_every, quiet=quiet, verbose=plan.verbose)
         supervisor, threads = Supervisor(plan, run, screen.update), threading.enumerate()
         summary = _supervised(supervisor, screen, endpoints.served(supervisor, plan))
-    _print(summary, supervisor.display_error, as_json=as_json)
+    is_demonstration = plan.handler is None
+    lines = summary_lines(summary, has_balance=is_demonstration, verbose=plan.verbose)
+    _print([summary_json(summary)] if as_json else lines, supervisor.display_error, as_json=as_json)
     code = exits.TABLE if summary.table_missing else exits.GAVE_UP if summary.gave_up else exits.OK
     code = exits.INTERRUPTED if supervisor.cancelled else code
     exit_despite_threads(code, but=threads)
@@ -191,14 +197,14 @@ def _supervised(supervisor: Supervisor, screen: Screen, served: AbstractContextM
         return supervisor.run()
 
 
-def _print(summary: Summary, display_error: OSError | None, *, as_json: bool) -> None:
+def _print(summary: list[str], display_error: OSError | None, *, as_json: bool) -> None:
     """Print the summary. If standard output is a pipe that was closed, that is no error: its reader has what it wants.
 
     Any other failure to write is raised. Progress was written there with `as_json`, otherwise on standard error.
     """
     reader_may_leave = as_json
     try:
-        data(summary_json(summary)) if as_json else show(*summary_lines(summary))
+        data(summary[0]) if as_json else show(*summary)
     except OSError as error:
         reader_may_leave = reader_may_leave or display_error is None
         display_error = display_error or error

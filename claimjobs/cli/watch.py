@@ -14,11 +14,11 @@ import click
 from claimjobs.admin.backlog import LIMIT
 from claimjobs.admin.stats import OwnerStats, Stats
 from claimjobs.cli import exits
-from claimjobs.cli.console import age, command, completed, data, log_as_messages, number, say, show
+from claimjobs.cli.console import age, command, completed, data, log_as_messages, number, say, show, wrapped
 from claimjobs.cli.options import AT_LEAST_1, COUNT, Duration, Seconds, bind, port
 from claimjobs.cli.queue_options import Target, claim_options, queue_options
 from claimjobs.database.connect import connected
-from claimjobs.dialects.inspection import Verdict
+from claimjobs.dialects.inspection import VERDICTS, Verdict
 from claimjobs.explain.explainer import Explanation
 from claimjobs.key_text import visible
 from claimjobs.metrics import require_prometheus_client
@@ -200,8 +200,8 @@ def explain(context: click.Context, target: Target, as_json: bool, analyze: bool
     The statements that this queue would send are planned by the database (EXPLAIN), and are not run. Its settings, who
     holds a snapshot, rights and poolers are checked, too. With --analyze a claim of 100 jobs is made in a
     transaction that is rolled back. Until then other consumers skip the rows that it locks. Each line is a
-    finding with its verdict: ok, not known, warning, will not work. SQL that removes the cause follows, if there is
-    any.
+    finding with its verdict, the worst first: will not work, warning, not known. SQL that removes the cause follows, if
+    there is any. What is ok is counted, and shown with `claimjobs --verbose explain`.
 
     "not known" means that the server does not show it to this user; the line says why.
 
@@ -219,16 +219,23 @@ def explain(context: click.Context, target: Target, as_json: bool, analyze: bool
     """
     with target.queue() as queue:
         found = queue.explain(analyze=analyze)
-    data(json.dumps(found.as_dict(), default=str)) if as_json else show(*_findings(found))
+    verbose = bool(context.find_root().params.get("verbose"))
+    data(json.dumps(found.as_dict(), default=str)) if as_json else show(*_findings(found, verbose=verbose))
     context.exit(CODES.get(found.verdict, exits.OK))
 
 
-def _findings(found: Explanation) -> Iterator[str]:
-    for finding in found.findings:
-        yield f"{found.table}: {finding.verdict}: {finding.check}: {completed(finding.says)}"
-        yield from (f"    {line}" for statement in finding.fix for line in statement.split("\n"))
+def _findings(found: Explanation, *, verbose: bool) -> Iterator[str]:
+    """The worst first: a column for the verdicts, one for what was checked. `verbose`: with those that are ok."""
     counts = Counter(finding.verdict for finding in found.findings)
-    yield f"{found.table}: {', '.join(f'{count} {verdict}' for verdict, count in counts.items())}"
+    shown = [finding for finding in found.findings if verbose or finding.verdict != "ok"]
+    checks = max((len(finding.check) for finding in shown), default=0)
+    verdicts = max((len(finding.verdict) for finding in shown), default=0)
+    for finding in sorted(shown, key=lambda finding: VERDICTS.index(finding.verdict), reverse=True):
+        yield from wrapped(f"{finding.verdict:<{verdicts}}  {finding.check:<{checks}}  ", completed(finding.says))
+        yield from (f"    {line}" for statement in finding.fix for line in statement.split("\n"))
+    count = ", ".join(f"{counts[verdict]} {verdict}" for verdict in reversed(VERDICTS) if counts[verdict])
+    more = f"; {command('--verbose explain')} shows those that are ok" if counts["ok"] and not verbose else ""
+    yield f"{found.table}: {count}{more}"
 
 
 # --- exporter ------------------------------------------------------------------------------------------------

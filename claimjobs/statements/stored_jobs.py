@@ -23,9 +23,10 @@ def page(
     return sa.select(*columns).where(*where, *is_after).order_by(*roles.key).limit(LIMIT)
 
 
-def count(roles: ColumnRoles, where: Predicates) -> sa.Select[Any]:
-    """How many rows meet all predicates."""
-    return sa.select(sa.func.count()).select_from(roles.table).where(*where)
+def count(roles: ColumnRoles, where: Predicates, most: int | None = None) -> sa.Select[Any]:
+    """How many rows meet all predicates; not more than `most` are counted."""
+    rows: sa.Select[Any] = sa.select(sa.literal_column("1")).select_from(roles.table).where(*where).limit(most)
+    return sa.select(sa.func.count()).select_from(rows.subquery())
 
 
 def chosen(roles: ColumnRoles, dialect: Dialect, columns: Sequence[Any], where: Predicates) -> sa.Select[Any]:

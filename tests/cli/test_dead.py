@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import uuid
 from pathlib import Path
 from typing import Any
@@ -62,6 +63,11 @@ def listed(backend: Backend, *words: str) -> Ended:
     return claimjobs("list", "--state", "dead", *words, "--url", backend.url)
 
 
+def timeless(out: str) -> str:
+    """The lines of a list, with `at` in place of each time."""
+    return re.sub(r"20\d\d-\d\d-\d\d \d\d:\d\d:\d\d", "at", out)
+
+
 def states(backend: Backend) -> dict[int, str]:
     return {row["id"]: row["status"] for row in backend.rows()}
 
@@ -73,13 +79,16 @@ def test_list_is_a_line_a_job_with_its_key_first(database: Backend) -> None:
     dead_jobs(database, "no such street", "Timeout: over\n  there", "no such street")
     ended = listed(database)
     assert (ended.code, ended.err) == (exits.OK, "")
-    assert ended.out == "1\tdead\t1\tno such street\n2\tdead\t1\tTimeout: over there\n3\tdead\t1\tno such street\n"
+    lines = ("1\tdead\t1\tat\tno such street", "2\tdead\t1\tat\tTimeout: over there", "3\tdead\t1\tat\tno such street")
+    assert timeless(ended.out).splitlines() == list(lines)
 
 
 def test_list_takes_a_predicate_and_a_limit(database: Backend) -> None:
     dead_jobs(database, "a", "Timeout: b", "Timeout: c")
     words = ("--where", "last_error like 'Timeout%' -- those", "--limit", "1")
-    assert listed(database, *words).out == "2\tdead\t1\tTimeout: b\n"
+    ended = listed(database, *words)
+    assert timeless(ended.out) == "2\tdead\t1\tat\tTimeout: b\n"
+    assert ended.err == "claimjobs: these are 1 of 2: --limit 2 lists all\n"
 
 
 def test_a_list_without_dead_jobs_is_empty(anywhere: Backend) -> None:
@@ -106,8 +115,9 @@ def test_on_a_terminal_a_line_is_no_longer_than_it_is_wide(anywhere: Backend, mo
     monkeypatch.setattr("claimjobs.cli.jobs.on_terminal", lambda: True)
     monkeypatch.setenv("COLUMNS", "60")
     dead_jobs(anywhere, "x" * 500)
-    [line] = listed(anywhere).out.splitlines()
-    assert line == f"1       dead    1       {'x' * 36}"
+    header, line = listed(anywhere).out.splitlines()
+    assert header.split() == ["key", "state", "failures", "time", "(UTC)", "last", "error"]
+    assert re.fullmatch(r"1       dead    1       20[\d-]+ [\d:]+     x{12}", line), line
 
 
 def test_a_predicate_that_cannot_be_read(anywhere: Backend) -> None:

@@ -91,7 +91,7 @@ def test_the_demonstration_runs_on_a_table_that_was_made_for_it(anywhere: Backen
     words = ("--table", "shown", "--jobs", "20", "--consumers", "1", "--drain", "--url", anywhere.url)
     ended = claimjobs("start-processing", *words)
     assert ended.code == exits.OK, ended.err
-    assert "20 generated + 0 there before = 20 done + 0 failed + 0 left" in ended.out
+    assert "20 generated + 0 there before = 20 done + 0 dead + 0 left" in ended.out
 
 
 @pytest.mark.parametrize(("handler", "due"), [("note_return", []), ("forget_return", [1])])

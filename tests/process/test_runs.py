@@ -157,7 +157,7 @@ def test_progress_is_one_json_object_a_line(anywhere: Backend, tmp_path: Path) -
 def test_without_a_terminal_progress_is_lines_and_the_summary_is_data(anywhere: Backend, tmp_path: Path) -> None:
     with started(anywhere, tmp_path, "--jobs", "100", "--consumers", "2", "--drain") as command:
         _, out, err = command.end()
-    assert out.startswith("100 generated + 0 there before = 100 done + 0 failed + 0 left\n")
+    assert out.startswith("100 generated + 0 there before = 100 done + 0 dead + 0 left\n")
     assert "queue length" in err
     assert "\x1b" not in out + err
 
@@ -197,11 +197,10 @@ def test_a_drain_says_what_waits_for_its_retry(anywhere: Backend, tmp_path: Path
     with started(anywhere, tmp_path, *words) as command:
         code, out, err = command.end()
     assert code == 0
-    assert out.startswith("0 generated + 8 there before = 5 done + 0 failed + 3 left\n")
-    assert "; 3 retried\n" in out
+    assert out.startswith("5 done, 0 dead, 3 failed and tried again; 3 left in the table\n")
     waits = r"^3 wait for their retry, the next at ([\d-]{10} )?[\d:]{8}; --drain-retries waits for them$"
     assert re.search(waits, out, re.M), out  # with the date, if that is tomorrow
-    assert re.search(r"^ended .*, failed 0, retried 3, queue length 3", err, re.M), err
+    assert re.search(r"^ended .*, dead 0, retried 3, queue length 3", err, re.M), err
 
 
 def test_drain_retries_waits_until_they_are_done_or_dead(database: Backend, tmp_path: Path) -> None:

@@ -11,7 +11,16 @@ from dataclasses import replace
 import pytest
 from rich.console import Console
 
-from claimjobs.cli.screen import JsonLines, LiveTable, LogLines, drawn, summary_json, summary_lines
+from claimjobs.cli.screen import (
+    JsonLines,
+    LiveTable,
+    LogLines,
+    Screen,
+    drawn,
+    screen_for,
+    summary_json,
+    summary_lines,
+)
 from claimjobs.report import Report
 from claimjobs.workers.run import ProcessFigures, Snapshot, Summary
 
@@ -67,9 +76,46 @@ def test_the_live_table_shows_the_last_state() -> None:
     assert "queue length 120" in console.file.getvalue()
 
 
-def shown(snapshot: Snapshot) -> str:
+def test_a_line_is_shown_for_each_phase_and_then_only_for_news(capsys: pytest.CaptureFixture[str]) -> None:
+    screen, idle = Screen(every=30.0), replace(RUNNING, total=Report(done=80))
+    for snapshot in (
+        replace(RUNNING, phase="starting", elapsed=0.0),
+        RUNNING,
+        replace(idle, elapsed=20.0),  # news, but too early
+        replace(idle, elapsed=40.0),
+        *(replace(idle, elapsed=elapsed, total=Report(done=80, claims=9)) for elapsed in (80.0, 120.0)),  # no news
+        replace(idle, phase="ended", elapsed=121.0),
+    ):
+        screen.update(snapshot)
+    lines = capsys.readouterr().err.splitlines()
+    assert [line.partition(":")[0] for line in lines] == ["starting 0 s", "running 9 s", "running 40 s", "ended 121 s"]
+
+
+def test_what_claims_met_is_shown_to_those_who_ask(capsys: pytest.CaptureFixture[str]) -> None:
+    met = replace(RUNNING, total=replace(TROUBLED, claims=7, collisions=2))
+    for verbose in (False, True):
+        Screen(verbose=verbose).update(met)
+        assert ("2 collisions" in capsys.readouterr().err) == verbose
+        assert ("collisions" in shown(met, verbose=verbose)) == verbose
+
+
+def test_a_quiet_run_shows_its_log_alone(capsys: pytest.CaptureFixture[str]) -> None:
+    screen_for(True, "text", quiet=True).update(RUNNING)
+    assert capsys.readouterr().out == ""
+
+
+def test_only_a_run_that_had_the_table_for_itself_has_a_balance() -> None:
+    summary = Summary(
+        before=3, generated=0, done=5, failed=1, left=2, seconds=1.0, total=TROUBLED, replaced=0, handed_back=0
+    )
+    assert summary_lines(summary)[0] == "5 done, 1 dead, 0 failed and tried again; 2 left in the table"
+    balance = summary_lines(summary, has_balance=True)[0]
+    assert balance == "0 generated + 3 there before = 5 done + 1 dead + 2 left, -5 not accounted for"
+
+
+def shown(snapshot: Snapshot, *, verbose: bool = False) -> str:
     file = io.StringIO()
-    Console(file=file, width=92).print(drawn(snapshot))
+    Console(file=file, width=92).print(drawn(snapshot, verbose=verbose))
     return file.getvalue()
 
 
