@@ -36,7 +36,7 @@ DEMO := $(BIN)/claimjobs setup-tables && exec $(BIN)/claimjobs start-processing 
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help check test test-all demo lint format types layers tests as-user lowest chaos cluster operation bench bench-peers bench-pages examples model mutants fuzz servers clean
+.PHONY: help check test test-all demo lint format types layers tests as-user lowest chaos cluster operation bench bench-peers bench-pages examples model mutants fuzz docs servers clean
 
 help: ## these lines
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 12
@@ -124,11 +124,14 @@ model: $(READY) ## the model of the protocol, all that can happen to it: searche
 mutants: $(READY) ## lines of the protocol are changed, and `make test` must notice: 120 of them, by lot; an hour (MUTANTS_ARGS=...)
 	@$(BIN)/python -m tests.mutants $(MUTANTS_ARGS)
 
+docs: $(READY) ## these pages as a site, in docs/_build: warnings are errors, links are checked
+	$(BIN)/sphinx-build --builder html --fail-on-warning --keep-going --quiet docs docs/_build
+
 servers: $(READY) ## which database servers the tests use
 	@$(BIN)/python -m servers list
 
 clean: ## remove the environment and every cache in this folder
-	rm -rf $(VENV) $(LOWEST) dist .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis .mutants .coverage .coverage.*
+	rm -rf $(VENV) $(LOWEST) dist docs/_build .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis .mutants .coverage .coverage.*
 	find claimjobs dialects servers tests benchmarks examples docs -name __pycache__ -prune -exec rm -rf {} +
 
 # pip is upgraded first: dependency groups need 25.1.

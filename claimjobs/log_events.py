@@ -1,7 +1,7 @@
 """The events of the log: each record of claimjobs has one of these names in its field `event`.
 
-The names stay the same from version to version, and the messages may not. docs/guide.md says what each one means, and
-which fields it has.
+The names stay the same from version to version, and the messages may not. docs/reference/events.md says what each one
+means, and which fields it has.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Make docs/house.md: how large the library is. Run `python -m docs.make_house` in the repository.
+"""Make docs/internals/house.md: how large the library is. Run `python -m docs.make_house` in the repository.
 
 `python -m docs.make_house lines` prints of which kinds the lines are, `kinds` where a conditional asks for a kind of
 queue, and `python -m docs.make_house COMMIT` the figures of that commit. So those of `BEFORE` were counted.
@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Final
 
 ROOT: Final = Path(__file__).resolve().parent.parent
-PAGE: Final = ROOT / "docs" / "house.md"
+PAGE: Final = ROOT / "docs" / "internals" / "house.md"
 FOLDERS: Final = ("claimjobs", "dialects")
 
 SEAMS: Final = frozenset(

@@ -1,6 +1,6 @@
-"""Make docs/mutants.md from docs/mutants.json: `python -m docs.make_mutants` in the repository.
+"""Make docs/internals/mutants.md from mutants.json beside it: `python -m docs.make_mutants` in the repository.
 
-`make mutants MUTANTS_ARGS='--json docs/mutants.json'` adds to that file what it has found.
+`make mutants MUTANTS_ARGS='--json docs/internals/mutants.json'` adds to that file what it has found.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import Any, Final
 from tests.mutants.targets import TARGETS
 from tests.mutants.trial import FAR, NEAR
 
-PAGE: Final = Path(__file__).with_name("mutants.md")
+PAGE: Final = Path(__file__).parent / "internals" / "mutants.md"
 FOUND: Final = PAGE.with_suffix(".json")
 HEAD: Final = """\
 # What the tests notice

@@ -10,14 +10,30 @@ from pathlib import Path
 ROOT = Path(__file__).parents[2]
 PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
 README = ROOT / "README.md"
-GUIDE = ROOT / "docs" / "guide.md"
+GUIDE = tuple(
+    ROOT / "docs" / folder / f"{name}.md"
+    for folder, names in {
+        "guide": (
+            *("worker", "job-table", "own-table", "enqueue", "claim", "waiting", "many-at-once", "failures"),
+            *("log", "hooks", "transaction", "done-jobs", "batches", "liveness"),
+        ),
+        "recipes": ("recurring", "per-key", "cancel", "other-database", "replica", "advisory-locks", "assignments"),
+        "reference": ("refused-tables", "events"),
+    }.items()
+    for name in names
+)
+"""What the library does, in the order in which the tests run its examples, in one folder."""
+START = ROOT / "docs" / "start"
+TUTORIAL = START / "tutorial.md"
+TESTING = ROOT / "docs" / "testing.md"
 COMMANDS = ROOT / "docs" / "commands.md"
 DBA = ROOT / "docs" / "dba.md"
 MONITORING = ROOT / "docs" / "monitoring.md"
 OPERATING = ROOT / "docs" / "operating.md"
 DEPLOYING = ROOT / "docs" / "deploying.md"
 SECURITY = ROOT / "docs" / "security.md"
-MANUAL = (README, GUIDE, COMMANDS, DBA, MONITORING, OPERATING, SECURITY, DEPLOYING)
+OPERATION = (DBA, MONITORING, OPERATING, SECURITY, DEPLOYING)
+MANUAL = (README, TUTORIAL, START / "kinds.md", *GUIDE, TESTING, COMMANDS, *OPERATION)
 """What users read, in this order."""
 
 MADE = r"<!-- (options|bench): [\w -]+ -->\n.*?<!-- \1: end -->"

@@ -48,8 +48,9 @@ class Shop:
         package.mkdir()
         (package / "__init__.py").touch()
         (package / "mail.py").write_text(STUB)
-        python = [block for page in (GUIDE, COMMANDS, README) for block in blocks(page, "python")]
-        for block in (*python, *blocks(GUIDE, "toml")):
+        toml = [block for page in GUIDE for block in blocks(page, "toml")]
+        python = [block for page in (*GUIDE, COMMANDS, README) for block in blocks(page, "python")]
+        for block in (*python, *toml):
             if block.file:
                 (self.folder / block.file).write_text(block.text)
         (self.folder / "jobs.jsonl").write_text('{"d": "a", "e": "b"}\n' * 3)
@@ -65,7 +66,7 @@ class Shop:
 
     def open_orders(self) -> None:
         """Make the table that the shop has already, and what is written for it; some orders."""
-        for block in blocks(GUIDE, "sql"):
+        for block in (block for page in GUIDE for block in blocks(page, "sql")):
             self.backend.run(block.text.strip().removesuffix(";"))
         self.backend.run("CREATE TABLE entries (order_nr INTEGER NOT NULL)")
         self.backend.run("INSERT INTO orders (nr) VALUES (1), (2), (3)")

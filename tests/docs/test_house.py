@@ -1,4 +1,4 @@
-"""docs/house.md says how large the library is, and a bound that was kept once is kept from then on."""
+"""docs/internals/house.md says how large the library is, and a bound that was kept once is kept from then on."""
 
 from __future__ import annotations
 
