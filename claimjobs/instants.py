@@ -48,3 +48,14 @@ def age_of(older_than: timedelta | float) -> timedelta:
     if age < timedelta(0):
         raise ValueError(f"nothing is {older_than} old yet: give an age of 0 or more")
     return min(age, LONGEST)
+
+
+def age(seconds: float) -> str:
+    """`3 s`, `2 min 3 s`, `5 h 2 min`, `12 d 4 h`: the two largest units."""
+    rest = round(seconds)
+    counts: list[tuple[int, str]] = []
+    for unit, length in (("d", 86_400), ("h", 3_600), ("min", 60), ("s", 1)):
+        count, rest = divmod(rest, length)
+        if count or counts:
+            counts.append((count, unit))
+    return " ".join(f"{count} {unit}" for count, unit in counts[:2] if count) or "0 s"

@@ -113,7 +113,7 @@ def read_stats(connection: sa.Connection, backend: Backend, now: sa.ColumnElemen
     known, others = _sorted(row for counts in job_rows(backend, now).counts for row in connection.execute(counts))
     ClaimsCheck(backend).run(connection)
     jobs = {state: sum(row.jobs for row in known[state]) for state in STATES}
-    held = _held(connection, backend) if backend.by_lease else {}
+    held = held_by(connection, backend) if backend.by_lease else {}
     paused, reason = read_pause(connection, backend)
     return Stats(
         unclaimed=jobs[UNCLAIMED],
@@ -122,7 +122,7 @@ def read_stats(connection: sa.Connection, backend: Backend, now: sa.ColumnElemen
         dead=jobs[DEAD],
         oldest=_oldest(known[UNCLAIMED]),
         due=sum(row.due for row in known[UNCLAIMED]),
-        owners=_owners(connection, backend, held) if backend.by_lease else (),
+        owners=owners_of(connection, backend, held) if backend.by_lease else (),
         strangers={owner: jobs for owner, jobs in held.items() if owner < FIRST_OWNER},
         others=dict(others.most_common()),
         ownerless=_ownerless(connection, backend) if known[CLAIMED] else 0,
@@ -161,7 +161,7 @@ def _oldest(rows: Sequence[Any]) -> float | None:
     return max((seconds for seconds in ages if seconds >= 0), default=None)
 
 
-def _held(connection: sa.Connection, backend: Backend) -> dict[int, int]:
+def held_by(connection: sa.Connection, backend: Backend) -> dict[int, int]:
     """How many jobs each owner holds."""
     rows = connection.execute(count.by_owner(backend.roles))
     return {row.owner_id: row.jobs for row in rows if row.owner_id is not None}
@@ -173,7 +173,8 @@ def in_claim_rows(connection: sa.Connection, backend: Backend) -> int:
     return 0 if claim_rows is None else int(connection.scalar(how_many_jobs(claim_rows)) or 0)
 
 
-def _owners(connection: sa.Connection, backend: Backend, held: Mapping[int, int]) -> tuple[OwnerStats, ...]:
+def owners_of(connection: sa.Connection, backend: Backend, held: Mapping[int, int]) -> tuple[OwnerStats, ...]:
+    """The owners of a queue. `held`: how many jobs each holds."""
     owners = read_owners(connection, backend)
     dead = dead_among(owners, connection, backend)
     return tuple(_owner(seen, held.get(seen.id, 0), dead=seen in dead) for seen in owners)

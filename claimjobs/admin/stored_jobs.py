@@ -103,6 +103,18 @@ class StoredJobs:
             chunks = [self._read(connector, read, statement, claimjobs_keys=some) for some in self._chunks(keys)]
             return tuple(stored for rows, jobs in chunks for stored in self._stored(connector, rows, jobs))
 
+    def last(self, state: str, order: Sequence[sa.ColumnElement[Any]], limit: int) -> tuple[StoredJob, ...]:
+        """The last jobs in a state, by the queue's order, which the claim index has: the last one first. Where no row
+        can be in this state there are none.
+        """
+        if state not in self._roles.state.can:
+            return ()
+        rows = statements.last_keys(self._roles, self._roles.state.is_(state), self._job_rows.order(order))
+        with self._connect() as connector:
+            keys = [self._roles.key_in(row._mapping) for row in connector.rows(rows, {"claimjobs_limit": limit})]
+        found = {stored.key: stored for stored in self.show(keys)}
+        return tuple(found[key] for key in keys if key in found)
+
     def count(self, where: Where = None, *, state: str | None = None, most: int | None = None) -> int:
         """How many jobs are in this state (None: in any); `most`: count no further. Raises BadArgument."""
         statement = statements.count(self._source, self._chosen(where, state), most)

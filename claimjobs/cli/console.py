@@ -189,14 +189,3 @@ def wrapped(head: str, text: str) -> list[str]:
 def number(count: int, thing: str) -> str:
     """`1 row`, `2,000 rows`."""
     return f"{count:,} {thing}{'' if count == 1 else 's'}"
-
-
-def age(seconds: float) -> str:
-    """`3 s`, `2 min 3 s`, `5 h 2 min`, `12 d 4 h`: the two largest units."""
-    rest = round(seconds)
-    counts: list[tuple[int, str]] = []
-    for unit, length in (("d", 86_400), ("h", 3_600), ("min", 60), ("s", 1)):
-        count, rest = divmod(rest, length)
-        if count or counts:
-            counts.append((count, unit))
-    return " ".join(f"{count} {unit}" for count, unit in counts[:2] if count) or "0 s"

@@ -32,6 +32,7 @@ COMMANDS: Final = {
     "resume": ("operate:resume", "End a pause."),
     "explain": ("watch:explain", "Say what claims do on this database, and what to change."),
     "exporter": ("watch:exporter", "Serve metrics of a table for Prometheus."),
+    "watch": ("live:watch", "Show a queue on the terminal, redrawn every few seconds."),
     "status": ("watch:status", "Count the jobs, and show which owners hold them."),
 }
 """The place of each command, and its help. A module is imported only when its command is called."""

@@ -9,9 +9,10 @@ from typing import Final
 import click
 
 from claimjobs.admin.purge import Kept
-from claimjobs.cli.console import age, command, data, log_as_messages, number, say, show
+from claimjobs.cli.console import command, data, log_as_messages, number, say, show
 from claimjobs.cli.options import AT_LEAST_1, Duration
 from claimjobs.cli.queue_options import Target, queue_options, retry_options
+from claimjobs.instants import age
 from claimjobs.queue.queue import Queue
 from claimjobs.table.definitions import FIRST_OWNER
 

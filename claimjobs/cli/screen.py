@@ -15,7 +15,8 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from claimjobs.cli.console import age, completed, data, log_to, number, show
+from claimjobs.cli.console import completed, data, log_to, number, show
+from claimjobs.instants import age
 from claimjobs.key_text import visible
 from claimjobs.log_events import PROGRESS
 from claimjobs.log_records import LogFormat, TextFormatter, stderr_handler

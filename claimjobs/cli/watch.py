@@ -14,16 +14,18 @@ import click
 from claimjobs.admin.backlog import LIMIT
 from claimjobs.admin.stats import OwnerStats, Stats
 from claimjobs.cli import exits
-from claimjobs.cli.console import age, command, completed, data, log_as_messages, number, say, show, wrapped
+from claimjobs.cli.console import command, completed, data, log_as_messages, number, say, show, wrapped
 from claimjobs.cli.options import AT_LEAST_1, COUNT, Duration, Seconds, bind, port
 from claimjobs.cli.queue_options import Target, claim_options, queue_options
 from claimjobs.database.connect import connected
 from claimjobs.dialects.inspection import VERDICTS, Verdict
 from claimjobs.explain.explainer import Explanation
+from claimjobs.instants import age
 from claimjobs.key_text import visible
 from claimjobs.metrics import require_prometheus_client
-from claimjobs.metrics.backlog_reader import EVERY, BacklogReader
+from claimjobs.metrics.backlog_reader import EVERY
 from claimjobs.metrics.http_server import serving
+from claimjobs.metrics.page import PageReader, queue_pages
 from claimjobs.queue.queue import Queue
 from claimjobs.signals import graceful
 from claimjobs.table.ddl import has_wake_trigger
@@ -250,7 +252,10 @@ def _findings(found: Explanation, *, verbose: bool) -> Iterator[str]:
 )
 @queue_options
 def exporter(target: Target, port: int, bind: str, every: float, limit: int) -> None:
-    """Serve metrics of a table on /metrics, without consumers, until Ctrl-C or SIGTERM.
+    """Serve metrics of a table on /metrics, and the queue as a page on /, until Ctrl-C or SIGTERM.
+
+    The page is for a browser: jobs by state with their course, owners, the last dead jobs. It changes nothing, needs no
+    script, and is loaded again every 5 s. It has no password: leave it on the loopback address, or put a proxy before.
 
     It needs the extra `metrics`, and an account that may SELECT from its table and those of owners and queues. It reads
     at most --limit rows of each state, and not the whole table: a number that is equal to --limit means "so many or
@@ -269,9 +274,10 @@ def exporter(target: Target, port: int, bind: str, every: float, limit: int) -> 
 
     with target.queue() as queue, log_as_messages():
         queue.backlog(limit)
-        reader = BacklogReader(queue, every=every, limit=limit)
-        pages = {"/metrics": metrics_page(TableCollector(reader))}
+        reader = PageReader(queue, every=every, limit=limit)
+        pages = {"/metrics": metrics_page(TableCollector(reader)), **queue_pages(reader)}
         with graceful(queue.stop, queue.stop), serving(bind, port, pages) as bound:
-            say(f"/metrics of table {reader.table} on http://{bind}:{bound}")
+            say(f"/metrics of table {reader.table}, and a page for a browser, on http://{bind}:{bound}")
             while not queue.stopping:
-                queue.wait(60.0)
+                reader.latest()
+                queue.wait(every)

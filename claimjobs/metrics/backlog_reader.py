@@ -74,12 +74,15 @@ class BacklogReader:
 
     def _read(self) -> None:
         try:
-            reading = Reading(self._queue.backlog(self._limit), None)
+            reading = Reading(self._read_now(), None)
         except (ClaimjobsError, sa.exc.SQLAlchemyError) as error:
             reading = Reading(self._last.backlog, error=reason(error))
         self._log_change(reading)
         self._last = reading
         self._next = time.monotonic() + max(self._every, SHARE * (time.monotonic() - self._began))
+
+    def _read_now(self) -> Backlog:
+        return self._queue.backlog(self._limit)
 
     def _log_change(self, reading: Reading) -> None:
         """Log once that the queue cannot be read, and once that it can be again."""

@@ -10,6 +10,7 @@ import sqlalchemy as sa
 
 from claimjobs.admin import stats as statistics
 from claimjobs.admin.backlog import LIMIT, Backlog, read_backlog
+from claimjobs.admin.overview import DEAD_SHOWN, DeadJob, Overview
 from claimjobs.admin.pause import PauseSwitch
 from claimjobs.admin.purge import Kept, Purge
 from claimjobs.admin.stats import Retries, Stats
@@ -22,6 +23,7 @@ from claimjobs.lease.checks import ClaimsCheck, require_writes
 from claimjobs.queue.access import Access
 from claimjobs.queue.consumer import Consumer
 from claimjobs.settings import Settings
+from claimjobs.table.columns import DEAD
 from claimjobs.table.predicates import Where
 from claimjobs.table.roles import ColumnRoles
 
@@ -91,6 +93,29 @@ class QueueOperations:
         backend = self._access.backend
         with backend.tables_in_use.naming_what_is_missing(), self._access.connected_in_utc() as connection:
             return read_backlog(connection, backend, self._consumer.plans.order, now=self._chosen.now, limit=limit)
+
+    def overview(self, limit: int = LIMIT) -> Overview:
+        """What this queue is doing now: its backlog, its owners, its last dead jobs. No statement reads the whole
+        table. Raises as `backlog`.
+        """
+        backend, order = self._access.backend, self._consumer.plans.order
+        with backend.tables_in_use.naming_what_is_missing(), self._access.connected_in_utc() as connection:
+            now = self._chosen.now
+            backlog = read_backlog(connection, backend, order, now=now, limit=limit)
+            held = statistics.held_by(connection, backend) if backend.by_lease else {}
+            owners = statistics.owners_of(connection, backend, held) if backend.by_lease else ()
+            paused, reason = statistics.read_pause(connection, backend)
+            moment: datetime = connection.execute(sa.select(now)).scalar_one()
+        last = self.jobs.last(DEAD, order, DEAD_SHOWN) if backlog.dead else ()
+        dead = tuple(
+            DeadJob(
+                stored.key,
+                backend.roles.value_of("attempts", stored.record or {}),
+                str(backend.roles.value_of("last_error", stored.record or {}, "")),
+            )
+            for stored in last
+        )
+        return Overview(backend.source.name, moment, backlog, owners, dead, paused, reason)
 
     def retries(self, where: Where = None) -> Retries:
         """How many failed jobs wait for their next attempt, and when the first of them is due. Raises BadPredicate.

@@ -23,6 +23,20 @@ def page(
     return sa.select(*columns).where(*where, *is_after).order_by(*roles.key).limit(LIMIT)
 
 
+def last_keys(
+    roles: ColumnRoles, is_in_state: sa.ColumnElement[bool], order: Sequence[sa.ColumnElement[Any]]
+) -> sa.Select[Any]:
+    """The keys of the last `limit` rows in a state, the last of this order first: the claim index has them."""
+    backwards = [_reversed(part) for part in order]
+    return sa.select(*roles.key).select_from(roles.table).where(is_in_state).order_by(*backwards).limit(LIMIT)
+
+
+def _reversed(part: sa.ColumnElement[Any]) -> sa.ColumnElement[Any]:
+    is_descending = isinstance(part, sa.UnaryExpression) and part.modifier is sa.sql.operators.desc_op
+    found: sa.ColumnElement[Any] = part.element if is_descending else sa.desc(part)
+    return found
+
+
 def count(roles: ColumnRoles, where: Predicates, most: int | None = None) -> sa.Select[Any]:
     """How many rows meet all predicates; not more than `most` are counted."""
     rows: sa.Select[Any] = sa.select(sa.literal_column("1")).select_from(roles.table).where(*where).limit(most)

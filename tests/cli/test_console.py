@@ -7,8 +7,9 @@ import json
 import click
 import pytest
 
-from claimjobs.cli.console import LOG_FORMAT, URLS, age, number, say
+from claimjobs.cli.console import LOG_FORMAT, URLS, number, say
 from claimjobs.database.masking import masked
+from claimjobs.instants import age
 
 
 @pytest.mark.parametrize(

@@ -10,6 +10,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
+from urllib.request import urlopen
 
 import pytest
 import sqlalchemy as sa
@@ -48,6 +49,9 @@ def test_an_account_that_may_only_read_exports(database: Backend) -> None:
     with account(database, **rights) as engine, exporting(engine.url) as (process, url):
         found = samples(url)
         assert (found["claimjobs_jobs", "unclaimed"], found["claimjobs_due_jobs", ""]) == (7, 7)
+        with urlopen(f"{url}/", timeout=60) as page:
+            assert page.headers["Content-Security-Policy"].startswith("default-src 'none'")
+            assert "<td>unclaimed</td>" in page.read().decode()
         database.run("ALTER TABLE jobs RENAME TO elsewhere")
         database.wait_for(lambda: samples(url)["claimjobs_backlog_readable", ""] == 0, "it cannot be read")
         database.run("ALTER TABLE elsewhere RENAME TO jobs")

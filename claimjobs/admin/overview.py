@@ -1,0 +1,90 @@
+"""Overview: what a queue is doing now, by statements that read at most so many rows; and how that went of late."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Final
+
+from claimjobs.admin.backlog import Backlog
+from claimjobs.admin.stats import OwnerStats
+from claimjobs.dialects import Key
+
+DEAD_SHOWN: Final = 10
+"""The last dead jobs that are read."""
+KEPT: Final = 240
+"""Readings that a history keeps: eight minutes of one every 2 s."""
+STATES: Final = ("unclaimed", "claimed", "dead")
+"""The states that are counted: done jobs are deleted, or are most of the table."""
+
+
+@dataclass(frozen=True)
+class DeadJob:
+    """A dead job."""
+
+    key: Key
+    failures: int | None
+    """How often it failed; None: the table does not count that."""
+    error: str
+    """Its last error."""
+
+
+@dataclass(frozen=True)
+class Overview:
+    """A queue at one moment."""
+
+    table: str
+    now: datetime
+    """The time of the database."""
+    backlog: Backlog
+    owners: tuple[OwnerStats, ...]
+    dead: tuple[DeadJob, ...]
+    """Dead jobs, the last of the queue's order first."""
+    paused: float | None
+    """Seconds for which the queue has been paused; None: it is not paused."""
+    pause_reason: str | None
+
+    def jobs(self, state: str) -> int:
+        """How many jobs are in this state; `backlog.limit` or more if that is the number."""
+        count: int = getattr(self.backlog, state)
+        return count
+
+    def is_exact(self, state: str) -> bool:
+        """Whether no more jobs are in this state than were counted."""
+        return self.jobs(state) < self.backlog.limit
+
+
+class History:
+    """The last readings of one queue."""
+
+    def __init__(self, kept: int = KEPT) -> None:
+        self._readings: deque[Overview] = deque(maxlen=kept)
+
+    def add(self, reading: Overview) -> None:
+        """Add the newest one."""
+        self._readings.append(reading)
+
+    def counts(self, state: str) -> Sequence[tuple[datetime, int]]:
+        """How many jobs were in this state, and when."""
+        return [(reading.now, reading.jobs(state)) for reading in self._readings]
+
+    def change(self, state: str, seconds: float = 30.0) -> float | None:
+        """By how many jobs a second this state grows (below 0: shrinks), over the last `seconds`; None: not known, as
+        where there are more jobs than are counted.
+        """
+        known = [reading for reading in self._readings if reading.is_exact(state)]
+        if not known or known[-1] is not self._readings[-1]:
+            return None
+        last = known[-1]
+        first = next(one for one in known if (last.now - one.now).total_seconds() <= seconds)
+        span = (last.now - first.now).total_seconds()
+        return (last.jobs(state) - first.jobs(state)) / span if span > 0 else None
+
+    def empty_in(self) -> float | None:
+        """Seconds until no job is unclaimed, if it goes on like that; None: not known, or never."""
+        change = self.change("unclaimed")
+        if change is None or change >= 0:
+            return None
+        return self._readings[-1].jobs("unclaimed") / -change or None

@@ -1,0 +1,131 @@
+"""What `claimjobs watch` draws: a queue on a terminal of any size, or as a line."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any, Final
+
+from rich.console import Console, ConsoleOptions, Group, RenderResult
+from rich.layout import Layout
+from rich.table import Table
+from rich.text import Text
+
+from claimjobs.admin.overview import STATES, History, Overview
+from claimjobs.instants import age
+from claimjobs.key_text import key_in_message, visible
+
+KEYS: Final = "p pause   r resume   t retry   c cancel   q quit"
+BARS: Final = "▁▂▃▄▅▆▇█"
+ABOVE_OWNERS: Final = 8
+"""Lines above the owners: the headline, the states, how long the oldest waits, and blank lines."""
+
+
+def line(seen: Overview, history: History) -> str:
+    """The queue in one line."""
+    owners = ", ".join(f"{number:,} {life}" for life, number in seen.backlog.owners.items() if number)
+    parts = [
+        *(f"{count(seen, state)} {state}" for state in STATES),
+        f"{seen.backlog.due:,} due",
+        *_waits(seen, history),
+        *([f"owners: {owners}"] if owners else []),
+    ]
+    paused = f"paused for {age(seen.paused)}{_reason(seen)}, " if seen.paused is not None else ""
+    return f"{seen.now:%H:%M:%S} {seen.table}: {paused}{', '.join(parts)}"
+
+
+def count(seen: Overview, state: str) -> str:
+    """How many jobs are in a state; with a plus if there may be more."""
+    return f"{seen.jobs(state):,}{'' if seen.is_exact(state) else '+'}"
+
+
+def sparkline(values: Sequence[int], width: int) -> str:
+    """The last values as bars, one for each column; the highest is the largest of them."""
+    shown = values[-width:]
+    most = max(shown, default=0)
+    return "".join(BARS[round((len(BARS) - 1) * value / most)] if most else BARS[0] for value in shown)
+
+
+class WatchScreen:
+    """A queue, drawn to fit the terminal: the states always, owners and dead jobs as far as there is room."""
+
+    def __init__(self, seen: Overview, history: History, *, asks: str | None = None) -> None:
+        """`asks`: the question in the last line; None: which keys there are."""
+        self._seen, self._history, self._asks = seen, history, asks
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        seen, room = self._seen, (options.height or console.size.height) - ABOVE_OWNERS - 1
+        dead = min(len(seen.dead), max(room // 3, room - len(seen.owners) - 4))
+        owners = room - 1 - (dead + 2 if dead > 0 else 0)
+        parts: list[Any] = [self._headline(), Text(), self._states(options.max_width)]
+        parts += [Text(" · ".join(_waits(seen, self._history))), Text(), self._owners(owners)]
+        if dead > 0:
+            parts += [Text(), self._dead(dead)]
+        last = Text(self._asks or KEYS, "bold" if self._asks else "dim", no_wrap=True, overflow="ellipsis")
+        layout = Layout()
+        layout.split_column(Layout(Group(*parts)), Layout(last, size=1))
+        yield layout
+
+    def _headline(self) -> Text:
+        seen = self._seen
+        state = "running" if seen.paused is None else f"paused for {age(seen.paused)}{_reason(seen)}"
+        style = "green" if seen.paused is None else "yellow"
+        return _cut(
+            Text.assemble(
+                (visible(seen.table), "bold cyan"), "  ", (state, style), f"  {seen.now:%Y-%m-%d %H:%M:%S} UTC"
+            )
+        )
+
+    def _states(self, width: int) -> Table:
+        table = _table(("state", "left"), ("jobs", "right"), ("change/s", "right"), ("", "left"))
+        for state in STATES:
+            change = self._history.change(state)
+            values = [jobs for _, jobs in self._history.counts(state)]
+            shown = "" if change is None else f"{change:+,.1f}"
+            table.add_row(state, count(self._seen, state), shown, sparkline(values, max(0, width - 40)))
+        return table
+
+    def _owners(self, most: int) -> Table | Text:
+        owners = sorted(self._seen.owners, key=lambda owner: (not owner.dead, owner.id))
+        if not owners:
+            return Text("no owner is registered: nobody claims by lease", style="dim")
+        table = _table(
+            ("owner", "right"), ("host:pid", "left"), ("holds", "right"), ("heartbeat", "right"), ("", "left")
+        )
+        for owner in owners[: max(0, most - (len(owners) > most))]:
+            says = "dead" if owner.dead else "asleep" if owner.asleep is not None else ""
+            style = "red" if owner.dead else None
+            where = f"{visible(owner.host)}:{owner.pid}"
+            table.add_row(str(owner.id), where, f"{owner.jobs:,}", f"{age(owner.silence)} ago", says, style=style)
+        if len(owners) > most > 0:
+            table.add_row("", f"{len(owners) - most + 1:,} more", "", "", "")
+        return table
+
+    def _dead(self, most: int) -> Table:
+        table = _table(("dead job", "left"), ("failures", "right"), ("last error", "left"))
+        for job in self._seen.dead[:most]:
+            failures = "" if job.failures is None else str(job.failures)
+            table.add_row(key_in_message(job.key), failures, visible(" ".join(job.error.split())))
+        return table
+
+
+def _table(*columns: tuple[str, str]) -> Table:
+    table = Table(box=None, pad_edge=False, header_style="bold", expand=False)
+    for title, justify in columns:
+        table.add_column(title, justify=justify, no_wrap=True, overflow="ellipsis")  # type: ignore[arg-type]
+    return table
+
+
+def _cut(text: Text) -> Text:
+    text.no_wrap, text.overflow = True, "ellipsis"
+    return text
+
+
+def _waits(seen: Overview, history: History) -> Iterator[str]:
+    if seen.backlog.oldest is not None:
+        yield f"the oldest has been due for {age(seen.backlog.oldest)}"
+    if (left := history.empty_in()) is not None:
+        yield f"empty in {age(left)}"
+
+
+def _reason(seen: Overview) -> str:
+    return f" ({visible(seen.pause_reason)})" if seen.pause_reason else ""

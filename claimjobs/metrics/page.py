@@ -1,0 +1,171 @@
+"""A queue as one page for a browser, read-only: made on the server, with plots as SVG, without any script."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from datetime import datetime
+from html import escape
+from typing import Any, Final
+from wsgiref.types import StartResponse, WSGIApplication, WSGIEnvironment
+
+from claimjobs.admin.backlog import Backlog
+from claimjobs.admin.overview import STATES, History, Overview
+from claimjobs.instants import age
+from claimjobs.key_text import key_in_message, visible
+from claimjobs.metrics.backlog_reader import BacklogReader
+
+REFRESH: Final = 5
+"""Seconds after which a browser loads the page again."""
+LONGEST: Final = 200
+"""Characters of a text that are shown."""
+MOST_OWNERS: Final = 100
+WIDTH, HEIGHT = 600, 80
+"""Of a plot."""
+POLICY: Final = "default-src 'none'; style-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+"""A browser runs nothing of this page, and loads nothing but its style from here, whatever the jobs say."""
+STYLE: Final = """\
+:root { color-scheme: light dark; font: 15px/1.5 system-ui, sans-serif; }
+body { margin: 2rem auto; max-width: 60rem; padding: 0 1rem; }
+table { border-collapse: collapse; margin: 0.5rem 0 1.5rem; }
+th, td { padding: 0.15rem 1rem 0.15rem 0; text-align: left; vertical-align: top; }
+td.number { text-align: right; font-variant-numeric: tabular-nums; }
+svg { display: block; width: 100%; max-width: 600px; height: 80px; border-bottom: 1px solid gray; }
+polyline { fill: none; stroke: currentColor; stroke-width: 1.5; }
+.warning { font-weight: bold; color: #b45309; }
+footer { color: gray; }
+"""
+
+
+class PageReader(BacklogReader):
+    """Reads what the page shows, now and then, and keeps the last readings for its plots."""
+
+    def __init__(self, *given: Any, **options: Any) -> None:
+        super().__init__(*given, **options)
+        self.history = History()
+        self.seen: Overview | None = None
+
+    def _read_now(self) -> Backlog:
+        self.seen = self._queue.overview(self._limit)
+        self.history.add(self.seen)
+        return self.seen.backlog
+
+
+def queue_pages(reader: PageReader) -> dict[str, WSGIApplication]:
+    """The page and its style, by their paths."""
+
+    def page(_environ: WSGIEnvironment, start: StartResponse) -> list[bytes]:
+        error = reader.latest().error
+        return _answer(start, "text/html", "".join(_html(reader, error)))
+
+    def style(_environ: WSGIEnvironment, start: StartResponse) -> list[bytes]:
+        return _answer(start, "text/css", STYLE)
+
+    return {"/": page, "/style.css": style}
+
+
+def _answer(start: StartResponse, kind: str, text: str) -> list[bytes]:
+    headers = {
+        "Content-Type": f"{kind}; charset=utf-8",
+        "Content-Security-Policy": POLICY,
+        "X-Content-Type-Options": "nosniff",
+        "Referrer-Policy": "no-referrer",
+        "Cache-Control": "no-store",
+    }
+    start("200 OK", list(headers.items()))
+    return [text.encode()]
+
+
+# --- the page ------------------------------------------------------------------------------------------------
+
+
+def _html(reader: PageReader, error: str | None) -> Iterator[str]:
+    title = _text(reader.table)
+    yield (
+        f'<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n<title>{title} - claimjobs</title>\n'
+        '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
+        f'<meta http-equiv="refresh" content="{REFRESH}">\n<link rel="stylesheet" href="style.css">\n</head>\n<body>\n'
+        f"<h1>{title}</h1>\n"
+    )
+    if error is not None:
+        yield f'<p class="warning">The table cannot be read: {_text(error)}</p>\n'
+    if reader.seen is not None:
+        yield from _shown(reader.seen, reader.history)
+    yield f'<footer>loaded again every {REFRESH} s; <a href="metrics">metrics</a></footer>\n</body>\n</html>\n'
+
+
+def _shown(seen: Overview, history: History) -> Iterator[str]:
+    if seen.paused is not None:
+        reason = f": {_text(seen.pause_reason)}" if seen.pause_reason else ""
+        yield f'<p class="warning">Paused for {age(seen.paused)}{reason}</p>\n'
+    yield f"<p>{_text(', '.join(_waits(seen, history)) or 'no job is due')}; {seen.now:%Y-%m-%d %H:%M:%S} UTC</p>\n"
+    yield _table(("state", "jobs", "change/s"), (_state(seen, history, state) for state in STATES))
+    for state in STATES:
+        yield _plot(state, history.counts(state))
+    if seen.owners:
+        yield "<h2>Owners</h2>\n"
+        owners = sorted(seen.owners, key=lambda owner: (not owner.dead, owner.id))
+        rows = (
+            (owner.id, f"{owner.host}:{owner.pid}", f"{owner.jobs:,}", f"{age(owner.silence)} ago", _life(owner))
+            for owner in owners[:MOST_OWNERS]
+        )
+        yield _table(("owner", "host and process", "holds", "heartbeat", ""), rows)
+        if len(owners) > MOST_OWNERS:
+            yield f"<p>{len(owners) - MOST_OWNERS:,} more owners</p>\n"
+    if seen.dead:
+        yield "<h2>Dead jobs, the last first</h2>\n"
+        dead = ((key_in_message(job.key), "" if job.failures is None else job.failures, job.error) for job in seen.dead)
+        yield _table(("job", "failures", "last error"), dead)
+
+
+def _state(seen: Overview, history: History, state: str) -> tuple[object, ...]:
+    change = history.change(state)
+    count = f"{seen.jobs(state):,}{'' if seen.is_exact(state) else '+'}"
+    return state, count, "" if change is None else f"{change:+,.1f}"
+
+
+def _waits(seen: Overview, history: History) -> Iterator[str]:
+    yield f"{seen.backlog.due:,}{'' if seen.is_exact('unclaimed') else '+'} due"
+    if seen.backlog.oldest is not None:
+        yield f"the oldest for {age(seen.backlog.oldest)}"
+    if (left := history.empty_in()) is not None:
+        yield f"empty in {age(left)}"
+
+
+def _life(owner: Any) -> str:
+    return "dead" if owner.dead else "asleep" if owner.asleep is not None else ""
+
+
+def _table(titles: Sequence[str], rows: Iterable[Iterable[object]]) -> str:
+    head = "".join(f"<th>{_text(title)}</th>" for title in titles)
+    lines = "".join(f"<tr>{''.join(map(_cell, row))}</tr>\n" for row in rows)
+    return f"<table>\n<tr>{head}</tr>\n{lines}</table>\n"
+
+
+def _cell(value: object) -> str:
+    text = _text(value)
+    is_number = re.fullmatch(r"[+-]?[\d,.]+\+?", text)
+    return f'<td class="number">{text}</td>' if is_number else f"<td>{text}</td>"
+
+
+def _text(value: object) -> str:
+    """A text of any origin, on one line, cut, and escaped."""
+    shown = visible(" ".join(str(value).split()))
+    return escape(shown if len(shown) <= LONGEST else f"{shown[:LONGEST]}…")
+
+
+def _plot(state: str, counts: Sequence[tuple[datetime, int]]) -> str:
+    """How many jobs were in a state, over the readings that are kept."""
+    if len(counts) < 2:
+        return ""
+    (begin, _), (end, _) = counts[0], counts[-1]
+    span, most = (end - begin).total_seconds() or 1.0, max(1, *(jobs for _, jobs in counts))
+    points = " ".join(
+        f"{WIDTH * (at - begin).total_seconds() / span:.1f},{HEIGHT - (HEIGHT - 2) * jobs / most:.1f}"
+        for at, jobs in counts
+    )
+    words = f"{state}, the last {age(span)}: at most {most:,}"
+    return (
+        f'<figure><figcaption>{words}</figcaption><svg viewBox="0 0 {WIDTH} {HEIGHT}" preserveAspectRatio="none" '
+        f'role="img" aria-label="{words}"><polyline points="{points}"/></svg></figure>\n'
+    )

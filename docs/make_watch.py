@@ -1,0 +1,103 @@
+"""Make the pictures of `claimjobs watch`, of a real run on the embedded Postgres: `python -m docs.make_watch`.
+
+Consumers are killed and jobs fail while it is drawn, so that there is something to see. It takes half a minute.
+"""
+
+from __future__ import annotations
+
+import io
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Final
+
+import sqlalchemy as sa
+from rich.console import Console
+
+from claimjobs import Queue, job_table, make, tables_for
+from claimjobs.admin.overview import History
+from claimjobs.cli.watch_screen import WatchScreen
+from claimjobs.embedded.server import temporary
+
+IMAGES: Final = Path(__file__).with_name("images")
+SIZES: Final = ((80, 24), (200, 60))
+READINGS: Final = 90
+MAILS: Final = job_table("emails", sa.MetaData(), sa.Column("address", sa.String(200), nullable=False))
+HANDLER: Final = """
+import random, time
+
+def deliver(job):
+    time.sleep(0.02)
+    if random.random() < 0.002:
+        raise OSError("550 no such mailbox")
+"""
+
+
+def main() -> None:
+    """Draw a run, and write the pictures of its last moment."""
+    with temporary() as url, Queue(url, MAILS) as queue, _consumers(url) as run:
+        make(queue.engine, tables_for(MAILS))
+        history = History()
+        for number in range(READINGS):
+            if number % 30 < 12 or number > READINGS - 15:
+                queue.enqueue({"address": f"user{n}@example.org"} for n in range(160))
+            if number == READINGS - 1:
+                os.killpg(run.pid, signal.SIGSTOP)
+            seen = queue.overview()
+            history.add(seen)
+            time.sleep(0.3)
+        for width, height in SIZES:
+            console = Console(record=True, width=width, height=height, file=io.StringIO(), force_terminal=True)
+            console.print(WatchScreen(seen, history), end="")
+            picture = IMAGES / f"watch-{width}x{height}.svg"
+            console.save_svg(str(picture), title="claimjobs watch --table emails")
+            picture.write_text(_without_fonts(picture.read_text(encoding="utf-8")), encoding="utf-8")
+        queue.engine.dispose()
+
+
+@contextmanager
+def _consumers(url: str) -> Iterator[subprocess.Popen[bytes]]:
+    with tempfile.TemporaryDirectory() as folder:
+        (Path(folder) / "post.py").write_text(HANDLER)
+        words = (
+            "-m",
+            "claimjobs",
+            "start-processing",
+            "post:deliver",
+            "--table",
+            "emails",
+            "--consumers",
+            "6",
+            "--quiet",
+        )
+        more = ("--batch-size", "20", "--retry-attempts", "1")
+        environment = {**os.environ, "CLAIMJOBS_URL": url, "PYTHONPATH": folder}
+        with Queue(url, MAILS) as queue:
+            make(queue.engine, tables_for(MAILS))
+            queue.engine.dispose()
+        run = subprocess.Popen((sys.executable, *words, *more), env=environment, start_new_session=True)  # noqa: S603
+        try:
+            yield run
+        finally:
+            os.killpg(run.pid, signal.SIGKILL)
+            run.wait()
+
+
+def _without_fonts(text: str) -> str:
+    """Rich names fonts on the web: a picture loads nothing from elsewhere."""
+    head, _, rest = text.partition("@font-face")
+    if not rest:
+        return text
+    while "@font-face" in rest:
+        rest = rest.partition("@font-face")[2]
+    return head + rest.partition("}")[2]
+
+
+if __name__ == "__main__":
+    main()
