@@ -19,6 +19,7 @@ from claimjobs.key_text import visible
 
 COMMANDS: Final = {
     "setup-tables": ("tables:setup_tables", "Make the tables of a queue, or print their DDL."),
+    "adopt": ("adopt:adopt", "Propose how a table becomes a queue, and write the files for it."),
     "upgrade-tables": ("tables:upgrade_tables", "Bring tables of an earlier version up to date."),
     "start-processing": ("start_processing:start_processing", "Run consumers and generators."),
     "enqueue": ("enqueue:enqueue", "Enqueue the rows of a file: JSON lines or CSV."),

@@ -71,8 +71,6 @@ class Attempts:
         self._unclear_since: float | None = None
         self._succeeded = False
         self._failed_since: float | None = None
-        self.failures = 0
-        """How many attempts have failed."""
         first = FIRST_PAUSE if connector.pooled or connector.locks_are_seen else FIRST_AMONG_PRIMARIES
         self._backoff = Backoff(first, LONGEST_PAUSE, least=0.0)
 
@@ -110,7 +108,6 @@ class Attempts:
         if not self._connector.is_passing(error):
             return False
         self._connector.note(error)
-        self.failures += 1
         now = time.monotonic()
         if self._failed_since is None:
             self._failed_since = now

@@ -104,6 +104,23 @@ def test_a_connection_that_the_handler_closes_ends_the_batch_and_not_the_queue(b
     assert left(backend) == []
 
 
+def test_after_a_batch_whose_handler_committed_the_next_one_has_its_own_transaction(
+    backend: Backend, queue: Queue
+) -> None:
+    queue.enqueue(jobs(2))
+    batch = queue.claim(1)
+    session = batch.session()
+    session.execute(sa.insert(EFFECTS), {"name": "kept"})
+    session.connection().commit()
+    with pytest.raises((NoOpenTransaction, BatchRolledBack, sa.exc.InvalidRequestError)), batch:
+        batch.done()
+    with queue.claim() as again:
+        for job in again:
+            write(again, job.d)
+    assert sorted(effects(backend)) == ["0000", "0001", "kept"]
+    assert left(backend) == []
+
+
 # --- there is none, or it is not this batch's --------------------------------------------------------------
 
 

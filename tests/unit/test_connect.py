@@ -40,6 +40,13 @@ def test_a_url_that_is_parsed_already() -> None:
     assert parse(sa.make_url("mysql://host/shop")).drivername == "mysql+pymysql"
 
 
+def test_a_driver_gets_the_limits_that_it_knows() -> None:
+    """PyMySQL waits for a server's greeting as for any other answer."""
+    sessions = MySQL().sessions
+    assert sessions.connect_arguments("pymysql", 5) == {"connect_timeout": 5, "read_timeout": 5}
+    assert sessions.connect_arguments("mysqldb", 5) == {"connect_timeout": 5}
+
+
 def test_an_engine_is_taken_as_it_is() -> None:
     engine = sa.create_engine("mysql+pymysql://host/shop")
     assert engine_of(engine) is engine

@@ -1,0 +1,307 @@
+"""`claimjobs adopt`: proposes how a table that is there becomes a queue, and writes the files for it."""
+
+from __future__ import annotations
+
+import json
+import keyword
+import re
+from collections.abc import Iterable, Mapping
+from datetime import UTC, date, datetime
+from pathlib import Path
+from typing import Any, Final
+
+import click
+import sqlalchemy as sa
+
+from claimjobs.cli.console import asks, say, show, show_sql
+from claimjobs.cli.queue_options import Target, database_options
+from claimjobs.errors import BadArgument
+from claimjobs.explain.adoption import KINDS, LOOKED_AT, Adoption, Plan, look
+from claimjobs.key_text import visible
+from claimjobs.table.columns import STATES, Columns
+from claimjobs.table.ddl import ddl
+
+MIGRATIONS: Final = ("sql", "alembic", "django")
+LEAST: Final = ("unclaimed", "claimed")
+"""The states that a status column must have a value for."""
+
+HANDLER: Final = '''\
+"""Does the jobs of table {table}: `claimjobs start-processing {module}:handle --map {map}`."""
+
+from claimjobs import Fail, Job
+
+
+def handle(job: Job) -> None:
+    """Called with each job; its columns are attributes. An exception is a failure, and the job runs again later."""
+    if job.key is None:
+        raise Fail("what no other try can change", retry=False)
+    print("job", job.key)  # your work
+'''
+TEST: Final = '''\
+"""The handler of table {table}, on a database of its own. {server}"""
+
+import pytest
+import sqlalchemy as sa
+from {module} import handle
+
+from claimjobs import Queue, read_map
+from claimjobs.testing import run
+
+TABLES = {tables}
+ROW = {row}
+
+
+@pytest.fixture
+def queue(claimjobs_database):
+    with Queue(claimjobs_database, **read_map("{map}")) as queue:
+        with queue.engine.begin() as connection:
+            for statement in TABLES:
+                connection.exec_driver_sql(statement.replace("%", "%%"))
+            table = sa.Table({name!r}, sa.MetaData(), schema={schema!r}, autoload_with=connection)
+            connection.execute(table.insert(), [ROW])
+        yield queue
+        queue.engine.dispose()
+
+
+def test_a_job_is_done(queue):
+    [result] = run(queue, handle)
+    assert (result.state, result.error) == ("done", None)
+'''
+ALEMBIC: Final = '''\
+"""{table} becomes a queue."""
+
+from alembic import op
+
+revision, down_revision = "claimjobs_{short}", None  # the revision before
+
+
+def upgrade() -> None:
+{lines}
+'''
+DJANGO: Final = '''\
+"""{table} becomes a queue."""
+
+from django.db import migrations
+
+
+class Migration(migrations.Migration):
+    dependencies = []  # the migration before
+    operations = [
+{lines}
+    ]
+'''
+
+
+@click.command()
+@click.argument("table")
+@click.option("--kind", type=click.Choice(KINDS), help="How claims and outcomes are recorded; asked for on a terminal.")
+@click.option(
+    "--state",
+    "states",
+    multiple=True,
+    metavar="STATE=VALUE",
+    help=f"Which value of the status column means which of {', '.join(STATES)}. Can be repeated.",
+)
+@click.option("--where", metavar="SQL", help="Which rows are jobs; SQL as after WHERE. Default: all.")
+@click.option("--on-done", type=click.Choice(["keep", "delete"]), help="What becomes of the rows of done jobs.")
+@click.option("--migration", type=click.Choice(MIGRATIONS), default="sql", help="The form of the statements to run.")
+@click.option(
+    "--into", type=click.Path(path_type=Path, file_okay=False), default=Path(), help="The folder for the files."
+)
+@database_options
+def adopt(target: Target, table: str, migration: str, into: Path, **chosen: Any) -> None:
+    """Propose how a table becomes a queue, and write the files for it: a map, the statements to run, a handler and its
+    test. The database is only read.
+
+    What cannot be known is asked for on a terminal, and must be given by options elsewhere: the kind of queue, and what
+    the values of a status column mean. No value is guessed. Files that exist are not written over.
+
+    \b
+    Examples:
+      claimjobs adopt orders
+      claimjobs adopt orders --kind side-car --where "state = 'paid'" --into shop
+      claimjobs adopt mails --kind rows --state unclaimed=new --state claimed=busy --state done=sent --on-done keep
+    """
+    with target.engine() as engine:
+        found = look(engine, table)
+        show(*_described(found))
+        plan = _plan(found, **chosen)
+        files = _files(plan, migration, into)
+        for path in files:
+            if path.exists():
+                raise click.UsageError(f"{path} exists, and is not written over: give another folder, --into")
+        show_sql("\n".join(f"{statement}\n" for statement in plan.statements()))
+    into.mkdir(parents=True, exist_ok=True)
+    for path, text in files.items():
+        path.write_text(text, encoding="utf-8")
+    show(*(f"{path}: written" for path in files))
+    say("nothing was changed in the database: run the statements above, then `claimjobs explain --map ...`")
+
+
+# --- what is shown and asked ---------------------------------------------------------------------------------
+
+
+def _described(found: Adoption) -> Iterable[str]:
+    count = f"{found.rows:,}{' or more' if found.rows == LOOKED_AT else ''}"
+    yield f"{found.table.fullname}: {count} rows, key {', '.join(found.key) or '(none)'}"
+    if not found.key:
+        yield "without a key no row is found again: add a primary key, or a unique index of columns that are NOT NULL"
+    for role, name in found.names.items():
+        yield f"  column {name} may be the {role}"
+    if found.values:
+        values = ", ".join(f"{_shown(value)} ({rows:,})" for value, rows in found.values.items())
+        yield f"  {found.names['status']} has the values {values}"
+    for kind, reason in found.reasons():
+        yield f"  {kind:<12} {reason}{'  <- proposed' if kind == found.proposed() else ''}"
+
+
+def _plan(
+    found: Adoption, *, kind: str | None, states: tuple[str, ...], where: str | None, on_done: str | None
+) -> Plan:
+    """What was given, and what is asked for. Raises UsageError for what is missing where nobody can be asked."""
+    if not found.key:
+        raise BadArgument(f"table {found.table.fullname!r} has no key: add a primary key, then run this again")
+    if kind is None:
+        _must_ask(f"--kind, such as {found.proposed()}")
+        kind = str(click.prompt("Kind", type=click.Choice(KINDS), default=found.proposed(), err=True))
+    given = _all_states(found, kind, _states(found, states))
+    if on_done is None and kind != "side-car" and "done" not in given:
+        _must_ask("--on-done keep, or --on-done delete")
+        on_done = click.prompt("Rows of done jobs", type=click.Choice(["keep", "delete"]), err=True)
+    return Plan(found, kind, given, where, on_done)
+
+
+def _must_ask(option: str) -> None:
+    if not asks():
+        raise click.UsageError(f"nobody can be asked here: give {option}")
+
+
+def _all_states(found: Adoption, kind: str, given: dict[str, Any]) -> dict[str, Any]:
+    """The values of the states, with those that a person says."""
+    if kind == "side-car" or "status" not in found.names:
+        if given:
+            raise click.UsageError("--state: this queue reads no status column, so the values would mean nothing")
+        return given
+    needed = [state for state in STATES if state not in given and (state != "claimed" or kind == "rows")]
+    least = [state for state in needed if state in LEAST]
+    if least:
+        _must_ask(" ".join(f"--state {state}=VALUE" for state in least))
+    return {**given, **_asked(found, needed)} if asks() else given
+
+
+def _states(found: Adoption, states: tuple[str, ...]) -> dict[str, Any]:
+    given = {}
+    for text in states:
+        state, is_there, value = text.partition("=")
+        if state not in STATES or not is_there:
+            raise click.BadParameter(f"{text!r}: give one of {', '.join(STATES)}, and its value", param_hint="--state")
+        given[state] = _value(found, value)
+    return given
+
+
+def _asked(found: Adoption, states: Iterable[str]) -> dict[str, Any]:
+    """Ask which value means which state. An empty answer: none does."""
+    name, given = found.names["status"], {}
+    for state in states:
+        optional = "" if state in LEAST else " (Enter: none)"
+        answer = click.prompt(
+            f"Which value of {name} means {state}{optional}", default="", show_default=False, err=True
+        )
+        if answer:
+            given[state] = _value(found, answer)
+    return given
+
+
+def _value(found: Adoption, text: str) -> Any:
+    """A value as the status column has it."""
+    type_ = found.table.c[found.names["status"]].type if "status" in found.names else sa.String()
+    if isinstance(type_, sa.Boolean):
+        return text.lower() in ("true", "1", "t")
+    return int(text) if isinstance(type_, sa.Integer) and re.fullmatch(r"-?\d+", text) else text
+
+
+def _shown(value: object) -> str:
+    return "NULL" if value is None else visible(str(value))
+
+
+# --- files ---------------------------------------------------------------------------------------------------
+
+
+def _files(plan: Plan, migration: str, into: Path) -> dict[Path, str]:
+    """What is written, by the paths."""
+    table = plan.found.table
+    short = re.sub(r"\W", "_", table.name)
+    short = f"{short}_" if keyword.iskeyword(short) or short[:1].isdigit() else short
+    module, map_file = f"{short}_jobs", f"{short}.toml"
+    statements = plan.statements()
+    form = {"table": table.fullname, "module": module, "map": map_file, "short": short}
+    files = {
+        map_file: _toml(plan.described()),
+        f"{short}_setup.{'sql' if migration == 'sql' else 'py'}": _migration(migration, statements, form),
+        f"{module}.py": HANDLER.format(**form),
+        f"test_{module}.py": _test(plan, statements, form),
+    }
+    return {into / name: text for name, text in files.items()}
+
+
+def _toml(described: Mapping[str, Any]) -> str:
+    columns: Columns = described["columns"]
+    plain = {name: value for name, value in described.items() if name != "columns"}
+    lines = [f"{name} = {json.dumps(value)}" for name, value in plain.items()]
+    named = {role: name for role, name in columns.names.items() if name != role}
+    if columns.key is not None:
+        named["key"] = columns.key if isinstance(columns.key, str) else list(columns.key)  # type: ignore[assignment]
+    for section, values in (("columns", named), ("states", columns.states or {})):
+        if values:
+            lines += ["", f"[{section}]", *(f"{name} = {json.dumps(value)}" for name, value in values.items())]
+    return "\n".join(lines) + "\n"
+
+
+def _migration(kind: str, statements: list[str], form: Mapping[str, str]) -> str:
+    if kind == "sql":
+        return "".join(f"{statement}\n\n" for statement in statements)
+    call = "    op.execute({!r})" if kind == "alembic" else "        migrations.RunSQL({!r}),"
+    lines = "\n".join(call.format(statement) for statement in statements)
+    return (ALEMBIC if kind == "alembic" else DJANGO).format(**form, lines=lines)
+
+
+def _test(plan: Plan, statements: list[str], form: Mapping[str, str]) -> str:
+    found = plan.found
+    alone = sa.Table(found.table.name, sa.MetaData(schema=found.table.schema))
+    for column in found.table.columns:
+        copied = column._copy()
+        if column.autoincrement is True:
+            copied.server_default = None  # it may name a sequence, which the new table gets by itself
+        alone.append_column(copied)
+    if not list(found.table.primary_key):
+        sa.Index(f"{found.table.name}_key", *(alone.c[name] for name in found.key), unique=True)
+    parts = map(str.strip, ddl(found.engine, [alone]).split(";\n"))
+    theirs = [part for part in parts if part and "COMMENT" not in part]
+    tables = "[\n" + "".join(f"    {statement.rstrip(';')!r},\n" for statement in [*theirs, *statements]) + "]"
+    kind = found.engine.dialect.name
+    server = "" if kind == "postgresql" else f"Set CLAIMJOBS_TEST_URL to a {kind} server whose account makes databases."
+    row = {column.name: _sample(column, plan) for column in found.table.columns if _must_be_given(column, plan)}
+    name, schema = found.table.name, found.table.schema
+    return TEST.format(**form, tables=tables, row=repr(row), server=server, name=name, schema=schema)
+
+
+def _must_be_given(column: sa.Column[Any], plan: Plan) -> bool:
+    is_status = column.name == plan.found.names.get("status") and "unclaimed" in plan.states
+    is_counted = column.autoincrement is True or column.identity is not None or column.computed is not None
+    return is_status or (not column.nullable and column.server_default is None and not is_counted)
+
+
+def _sample(column: sa.Column[Any], plan: Plan) -> Any:
+    """A value that the column holds; of the status that of a job that waits."""
+    if column.name == plan.found.names.get("status"):
+        return plan.states.get("unclaimed", next(iter(plan.found.values), "new"))
+    type_ = column.type
+    if isinstance(type_, sa.Enum):
+        return type_.enums[0]
+    if isinstance(type_, sa.Boolean):
+        return True
+    if isinstance(type_, (sa.Integer, sa.Numeric)):
+        return 1
+    if isinstance(type_, sa.DateTime):
+        return datetime(2026, 1, 1, tzinfo=UTC).isoformat()
+    return date(2026, 1, 1).isoformat() if isinstance(type_, sa.Date) else "x"

@@ -1,0 +1,169 @@
+"""Adoption: how a table that is there already can become a queue, looked at and proposed; nothing is changed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+import sqlalchemy as sa
+
+from claimjobs.database.connect import connected, dialect_for
+from claimjobs.database.inspector import inspector_of
+from claimjobs.explain.diagnosis import column_for
+from claimjobs.table.acceptance import check_no_own, check_table
+from claimjobs.table.columns import Columns
+from claimjobs.table.create import tables_for
+from claimjobs.table.ddl import add_column, ddl
+from claimjobs.table.definitions import shared_tables
+from claimjobs.table.reflection import columns_in_database, resolve
+from claimjobs.table.tables_beside import side_car_tables
+
+KINDS: Final = ("rows", "batches", "transaction", "side-car")
+NAMES: Final[Mapping[str, Sequence[str]]] = {
+    "status": ("status", "state"),
+    "owner_id": ("owner_id", "worker_id", "worker", "locked_by", "claimed_by"),
+    "owner_date": ("owner_date", "locked_at", "claimed_at"),
+    "priority": ("priority", "prio"),
+    "run_at": ("run_at", "due_at", "scheduled_at", "scheduled_for", "available_at", "not_before"),
+    "attempts": ("attempts", "tries", "retries", "failures"),
+    "last_error": ("last_error", "error", "error_message"),
+}
+"""Names by which a column is proposed for a role."""
+LOOKED_AT: Final = 10_000
+"""Rows of which the values of a status are read, and up to which rows are counted."""
+MOST_VALUES: Final = 12
+"""A column with more values than that is no status."""
+
+
+@dataclass(frozen=True)
+class Adoption:
+    """A table, as it was found."""
+
+    engine: sa.Engine
+    table: sa.Table
+    rows: int
+    """How many rows it has; LOOKED_AT or more, if it is that number."""
+    key: tuple[str, ...]
+    names: Mapping[str, str]
+    """For each role a column that may play it, by its name."""
+    values: Mapping[Any, int]
+    """The values of the status column in the first rows, and how many rows have each."""
+
+    @property
+    def columns(self) -> Columns:
+        """The map of what was found, without the values of states."""
+        primary = tuple(column.name for column in self.table.primary_key)
+        key: Any = None if self.key == primary else self.key if len(self.key) > 1 else self.key[0]
+        names: Any = dict(self.names)
+        return Columns(key=key, **names)
+
+    def lacks(self, kind: str) -> list[str]:
+        """The statements that add what this kind needs, and what a failed job needs."""
+        if kind == "side-car":
+            return []
+        wanted = ["run_at", "attempts", "last_error", "suspect"]
+        if kind == "rows":
+            wanted = ["status", "owner_id", "owner_date", *wanted]
+        columns = Columns()
+        absent = [role for role in wanted if role not in self.names and role not in self.table.c]
+        return [add_column(self.engine, self.table, column_for(role, self.table, columns)) for role in absent]
+
+    def proposed(self) -> str:
+        """The kind that alters least: the table's own columns, if it has those of a queue; else a side-car."""
+        return "rows" if {"status", "owner_id", "attempts", "run_at"} <= self.names.keys() else "side-car"
+
+    def reasons(self) -> Iterator[tuple[str, str]]:
+        """Each kind, and what speaks for it or against it."""
+        count = len(self.lacks("rows"))
+        has = "the table has what it needs" if not count else f"{count} columns must be added"
+        yield "rows", f"{has}; each row says who holds it"
+        fewer = len(self.lacks("batches"))
+        needs = f"{fewer} columns must be added for retries" if fewer else "the table has what it needs"
+        yield "batches", f"{needs}; one row is written for each batch, and no job's row says who holds it"
+        yield "transaction", f"for work in this database: exactly once; a batch takes seconds at most; {needs}"
+        yield "side-car", "nothing of the table is altered; outcomes are in a second table"
+
+
+def look(engine: sa.Engine, name: str) -> Adoption:
+    """Look at a table. Raises TableMissing, and NotClaimable or KeyUnfit for one that can be no queue."""
+    dialect = dialect_for(engine)
+    with connected(engine) as connection:
+        table = resolve(connection, name)
+        check_no_own(table)
+        check_table(connection, dialect, table)
+        there = columns_in_database(connection, table)
+        names = dict(_names(there))
+        values = _values(connection, table, names)
+        if len(values) > MOST_VALUES:
+            names.pop("status", None)
+            values = {}
+        some: sa.Select[Any] = sa.select(sa.literal_column("1")).select_from(table).limit(LOOKED_AT)
+        rows = connection.scalar(sa.select(sa.func.count()).select_from(some.subquery())) or 0
+        key = tuple(column.name for column in table.primary_key) or _unique(connection, table, there)
+    return Adoption(engine, table, rows, key, names, values)
+
+
+def _names(there: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    lower = {name.lower(): name for name in there}
+    for role, names in NAMES.items():
+        found = next((lower[name] for name in names if name in lower), None)
+        if found is not None and (role != "owner_id" or there[found]["nullable"]):
+            yield role, found
+
+
+def _values(connection: sa.Connection, table: sa.Table, names: Mapping[str, str]) -> dict[Any, int]:
+    if "status" not in names:
+        return {}
+    first = sa.select(table.c[names["status"]].label("value")).limit(LOOKED_AT).subquery()
+    count = sa.func.count().label("rows")
+    found = connection.execute(sa.select(first.c.value, count).group_by(first.c.value).order_by(count.desc()))
+    return {row.value: row.rows for row in found}
+
+
+def _unique(connection: sa.Connection, table: sa.Table, there: Mapping[str, Any]) -> tuple[str, ...]:
+    """The columns of a unique index without NULLs, for a table without a primary key."""
+    for index in inspector_of(connection).get_indexes(table.name, schema=table.schema):
+        columns = [name for name in index["column_names"] if name is not None]
+        if index["unique"] and columns and not any(there[name]["nullable"] for name in columns):
+            return tuple(columns)
+    return ()
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What was chosen for a table."""
+
+    found: Adoption
+    kind: str
+    states: Mapping[str, Any]
+    """Which value of the status column means which state, as it was said."""
+    where: str | None = None
+    on_done: str | None = None
+
+    def described(self) -> dict[str, Any]:
+        """The parameters of the Queue."""
+        kinds: dict[str, dict[str, Any]] = {
+            "rows": {},
+            "batches": {"claims": "batches"},
+            "transaction": {"hold": "transaction"},
+            "side-car": {"side_car": True},
+        }
+        given: dict[str, Any] = {"table": self.found.table.fullname, **kinds[self.kind]}
+        columns = self.found.columns
+        if self.kind == "side-car":
+            given["columns"] = Columns(key=columns.key, priority=columns.priority, run_at=columns.run_at)
+        else:
+            given["columns"] = Columns(**{**vars(columns), "states": dict(self.states) or None})
+        more = {"where": self.where, "on_done": self.on_done}
+        return given | {name: value for name, value in more.items() if value is not None}
+
+    def statements(self) -> list[str]:
+        """All that has to be run before the first claim, in this order: nothing has been run."""
+        engine, name = self.found.engine, self.found.table.fullname
+        if self.kind == "side-car":
+            tables = side_car_tables(engine, name, columns=self.described()["columns"])
+        else:
+            tables = tables_for(name)[1:] if not self.found.table.schema else shared_tables(self.found.table.schema)
+        made = [part.strip() for part in ddl(engine, tables).split(";\n") if part.strip()]
+        return [*self.found.lacks(self.kind), *(f"{part.rstrip(';')};" for part in made)]

@@ -1,0 +1,117 @@
+"""`claimjobs adopt`: what it proposes for tables of several kinds, and that the files it writes work as they are."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import sqlalchemy as sa
+
+from claimjobs.cli import exits
+from tests.backends import DEADLINE, Backend
+from tests.cli.command import claimjobs
+from tests.docs.markdown import ROOT
+
+TABLES = {
+    "orders": "CREATE TABLE orders (nr INTEGER PRIMARY KEY, state VARCHAR(10) NOT NULL, customer INTEGER NOT NULL)",
+    "mails": "CREATE TABLE mails (id INTEGER PRIMARY KEY, status SMALLINT NOT NULL, worker INTEGER, "
+    "due_at TIMESTAMP NULL, tries INTEGER NOT NULL, error TEXT)",
+    "pairs": "CREATE TABLE pairs (a INTEGER NOT NULL, b VARCHAR(5) NOT NULL, PRIMARY KEY (a, b))",
+    "noted": "CREATE TABLE noted (code VARCHAR(8) NOT NULL, text VARCHAR(99), UNIQUE (code))",
+    "keyless": "CREATE TABLE keyless (text VARCHAR(99))",
+}
+ROWS = (
+    "INSERT INTO orders VALUES (1, 'new', 7), (2, 'new', 7), (3, 'shipped', 8)",
+    "INSERT INTO mails VALUES (1, 0, NULL, NULL, 0, NULL), (2, 2, NULL, NULL, 1, 'gone')",
+    "INSERT INTO pairs VALUES (1, 'x')",
+    "INSERT INTO noted VALUES ('a', NULL)",
+)
+MAILS = ("--kind", "rows", "--state", "unclaimed=0", "--state", "claimed=1", "--state", "done=2")
+CASES = {
+    "a side-car": ("orders", "--kind", "side-car", "--where", "state = 'new'"),
+    "own columns": ("mails", *MAILS),
+    "a transaction": ("pairs", "--kind", "transaction", "--on-done", "delete"),
+    "a unique key": ("noted", "--kind", "batches", "--on-done", "delete"),
+}
+
+
+@pytest.fixture
+def tables(database: Backend) -> Backend:
+    for statement in (*TABLES.values(), *ROWS):
+        database.run(statement)
+    return database
+
+
+def schema_of(backend: Backend) -> dict[str, list[str]]:
+    inspector = sa.inspect(backend.engine)
+    return {name: [column["name"] for column in inspector.get_columns(name)] for name in inspector.get_table_names()}
+
+
+@pytest.mark.parametrize("case", CASES)
+@pytest.mark.each_value("case", "each kind writes other files")
+def test_the_files_that_it_writes_work_as_they_are(tables: Backend, tmp_path: Path, case: str) -> None:
+    table, *words = CASES[case]
+    before = schema_of(tables)
+    ended = claimjobs("adopt", table, *words, "--into", tmp_path, "--url", tables.url)
+    assert ended.code == exits.OK, ended.err
+    assert schema_of(tables) == before, "the database is only read"
+    for statement in (tmp_path / f"{table}_setup.sql").read_text().split(";\n"):
+        if statement.strip():
+            tables.run(statement.replace(":", r"\:"))
+    words = ["--map", str(tmp_path / f"{table}.toml"), "--url", tables.url]
+    assert claimjobs("explain", *words).code in (exits.OK, exits.WARNINGS)
+    run = _in(tmp_path, tables, "claimjobs", "start-processing", f"{table}_jobs:handle", *words, "--drain", "--json")
+    done = 2 if table == "orders" else 1
+    assert (run.returncode, f'"done": {done}, ' in run.stdout.splitlines()[-1]) == (0, True), run.stdout + run.stderr
+    tested = _in(tmp_path, tables, "pytest", "-q", "-p", "no:cacheprovider", ".")
+    assert (tested.returncode, "1 passed" in tested.stdout) == (0, True), tested.stdout + tested.stderr
+
+
+def _in(folder: Path, backend: Backend, *words: str) -> subprocess.CompletedProcess[str]:
+    kept = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST")}
+    environment = {**kept, "PYTHONPATH": f"{folder}{os.pathsep}{ROOT}", "CLAIMJOBS_TEST_URL": backend.url}
+    command = [sys.executable, "-m", *words]
+    return subprocess.run(
+        command, cwd=folder, env=environment, capture_output=True, text=True, check=False, timeout=DEADLINE
+    )
+
+
+def test_it_says_what_it_found_and_guesses_no_value(tables: Backend, tmp_path: Path) -> None:
+    ended = claimjobs("adopt", "orders", "--into", tmp_path, "--url", tables.url)
+    assert (ended.code, "give --kind, such as side-car" in ended.err) == (exits.USAGE, True)
+    assert "orders: 3 rows, key nr" in ended.out
+    assert "state has the values new (2), shipped (1)" in ended.out
+    assert "side-car     nothing of the table is altered" in ended.out
+    ended = claimjobs("adopt", "mails", "--kind", "rows", "--into", tmp_path, "--url", tables.url)
+    assert (ended.code, "--state unclaimed=VALUE --state claimed=VALUE" in ended.err) == (exits.USAGE, True)
+    assert "rows         1 columns must be added" in ended.out or "rows         2 columns" in ended.out
+    ended = claimjobs("adopt", "pairs", "--kind", "batches", "--into", tmp_path, "--url", tables.url)
+    assert (ended.code, "--on-done keep, or --on-done delete" in ended.err) == (exits.USAGE, True)
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("form", ["alembic", "django"])
+def test_a_migration_has_all_statements(tables: Backend, tmp_path: Path, form: str) -> None:
+    words = ("--migration", form, "--into", tmp_path, "--url", tables.url)
+    assert claimjobs("adopt", *CASES["a side-car"], *words).code == exits.OK
+    source = (tmp_path / "orders_setup.py").read_text()
+    compile(source, "orders_setup.py", "exec")
+    assert source.count("op.execute(" if form == "alembic" else "RunSQL(") >= 4
+    assert "orders_claims" in source
+
+
+def test_what_cannot_be_a_queue_is_told(tables: Backend, tmp_path: Path) -> None:
+    into = ("--kind", "side-car", "--into", tmp_path, "--url", tables.url)
+    ended = claimjobs("adopt", "keyless", *into)
+    assert (ended.code, "has no key: add a primary key" in ended.err) == (exits.USAGE, True)
+    assert claimjobs("adopt", "nowhere", *into).code == exits.TABLE
+    ended = claimjobs("adopt", "orders", "--state", "unclaimed=new", *into)
+    assert (ended.code, "the values would mean nothing" in ended.err) == (exits.USAGE, True)
+    ended = claimjobs("adopt", "orders", "--state", "waiting=new", *into)
+    assert (ended.code, "give one of unclaimed" in ended.err) == (exits.USAGE, True)
+    (tmp_path / "orders.toml").touch()
+    ended = claimjobs("adopt", "orders", *into)
+    assert (ended.code, "is not written over" in ended.err) == (exits.USAGE, True)
