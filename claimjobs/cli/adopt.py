@@ -15,8 +15,9 @@ import sqlalchemy as sa
 
 from claimjobs.cli.console import asks, say, show, show_sql
 from claimjobs.cli.queue_options import Target, database_options
+from claimjobs.embedded.server import DRIVER
 from claimjobs.errors import BadArgument
-from claimjobs.explain.adoption import KINDS, LOOKED_AT, Adoption, Plan, look
+from claimjobs.explain.adoption import KINDS, LOOKED_AT, Adoption, Plan, inspect_for_adoption
 from claimjobs.key_text import visible
 from claimjobs.table.columns import STATES, Columns
 from claimjobs.table.ddl import ddl
@@ -123,7 +124,7 @@ def adopt(target: Target, table: str, migration: str, into: Path, **chosen: Any)
       claimjobs adopt mails --kind rows --state unclaimed=new --state claimed=busy --state done=sent --on-done keep
     """
     with target.engine() as engine:
-        found = look(engine, table)
+        found = inspect_for_adoption(engine, table)
         show(*_described(found))
         plan = _plan(found, **chosen)
         files = _files(plan, migration, into)
@@ -160,7 +161,7 @@ def _plan(
 ) -> Plan:
     """What was given, and what is asked for. Raises UsageError for what is missing where nobody can be asked."""
     if not found.key:
-        raise BadArgument(f"table {found.table.fullname!r} has no key: add a primary key, then run this again")
+        raise BadArgument(f"table {found.table.fullname!r} has no key: give it a primary key, then run this again")
     if kind is None:
         _must_ask(f"--kind, such as {found.proposed()}")
         kind = str(click.prompt("Kind", type=click.Choice(KINDS), default=found.proposed(), err=True))
@@ -279,7 +280,9 @@ def _test(plan: Plan, statements: list[str], form: Mapping[str, str]) -> str:
     theirs = [part for part in parts if part and "COMMENT" not in part]
     tables = "[\n" + "".join(f"    {statement.rstrip(';')!r},\n" for statement in [*theirs, *statements]) + "]"
     kind = found.engine.dialect.name
-    server = "" if kind == "postgresql" else f"Set CLAIMJOBS_TEST_URL to a {kind} server whose account makes databases."
+    server = (
+        "" if DRIVER.startswith(kind) else f"Set CLAIMJOBS_TEST_URL to a {kind} server whose account makes databases."
+    )
     row = {column.name: _sample(column, plan) for column in found.table.columns if _must_be_given(column, plan)}
     name, schema = found.table.name, found.table.schema
     return TEST.format(**form, tables=tables, row=repr(row), server=server, name=name, schema=schema)

@@ -85,8 +85,8 @@ class Adoption:
         yield "side-car", "nothing of the table is altered; outcomes are in a second table"
 
 
-def look(engine: sa.Engine, name: str) -> Adoption:
-    """Look at a table. Raises TableMissing, and NotClaimable or KeyUnfit for one that can be no queue."""
+def inspect_for_adoption(engine: sa.Engine, name: str) -> Adoption:
+    """Read what a table has, and what its columns may be. Raises TableMissing, and NotClaimable or KeyUnfit for one that can be no queue."""
     dialect = dialect_for(engine)
     with connected(engine) as connection:
         table = resolve(connection, name)

@@ -106,7 +106,7 @@ def test_a_migration_has_all_statements(tables: Backend, tmp_path: Path, form: s
 def test_what_cannot_be_a_queue_is_told(tables: Backend, tmp_path: Path) -> None:
     into = ("--kind", "side-car", "--into", tmp_path, "--url", tables.url)
     ended = claimjobs("adopt", "keyless", *into)
-    assert (ended.code, "has no key: add a primary key" in ended.err) == (exits.USAGE, True)
+    assert (ended.code, "has no key: give it a primary key" in ended.err) == (exits.USAGE, True)
     assert claimjobs("adopt", "nowhere", *into).code == exits.TABLE
     ended = claimjobs("adopt", "orders", "--state", "unclaimed=new", *into)
     assert (ended.code, "the values would mean nothing" in ended.err) == (exits.USAGE, True)
