@@ -86,7 +86,10 @@ class Adoption:
 
 
 def inspect_for_adoption(engine: sa.Engine, name: str) -> Adoption:
-    """Read what a table has, and what its columns may be. Raises TableMissing, and NotClaimable or KeyUnfit for one that can be no queue."""
+    """Read what a table has, and what its columns may be.
+
+    Raises TableMissing, and NotClaimable or KeyUnfit for one that can be no queue.
+    """
     dialect = dialect_for(engine)
     with connected(engine) as connection:
         table = resolve(connection, name)
