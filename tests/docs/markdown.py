@@ -17,7 +17,11 @@ GUIDE = tuple(
             *("worker", "job-table", "own-table", "enqueue", "claim", "waiting", "many-at-once", "failures"),
             *("log", "hooks", "transaction", "done-jobs", "batches", "liveness"),
         ),
-        "recipes": ("recurring", "per-key", "cancel", "other-database", "replica", "advisory-locks", "assignments"),
+        "recipes": (
+            *("recurring", "per-key", "cancel", "other-database", "replica", "advisory-locks", "assignments"),
+            *("outbox", "backfill", "webhooks", "tenants", "progress", "migrating"),
+        ),
+        "frameworks": ("fastapi", "flask", "alembic"),
         "reference": ("refused-tables", "events"),
     }.items()
     for name in names

@@ -32,7 +32,7 @@ def test_every_program_runs(shop: Shop, block: Block) -> None:
 @pytest.mark.thorough("every example of the guide, each a program or a command")
 def test_every_file_can_be_imported(any_shop: Shop) -> None:
     files = [block.file for block in BLOCKS if block.file and block.page != TUTORIAL]
-    names = ("alerts", "books", "handlers", "invoices", "models", "orm")
+    names = ("alerts", "api", "books", "handlers", "invoices", "models", "orm", "revision", "web")
     assert sorted(files) == [f"shop/{name}.py" for name in names]
     for file in files:
         any_shop.load(file.removeprefix("shop/").removesuffix(".py"))
