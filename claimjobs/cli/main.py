@@ -125,14 +125,14 @@ def exit_code(error: BaseException) -> int:
 
 @click.command(
     cls=Commands,
-    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100, "show_default": True},
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 80, "show_default": True},
     epilog=EPILOG,
 )
 @click.option("-v", "--verbose", is_flag=True, help="Show the traceback of an error.")
 @options_before
 @click.version_option(__version__, prog_name="claimjobs")
 def main(verbose: bool) -> None:
-    """Claim jobs in batches from the table you already have, on MySQL 8+ and Postgres.
+    """Claim jobs in batches from the table you already have, on MySQL 8+, MariaDB and Postgres.
 
     --url, --table and --map may stand before the command or after it. Each option has an environment variable, which
     its help shows; for an option that can be repeated, separate the values by spaces. An option on the command line

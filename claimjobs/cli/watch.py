@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict
 from datetime import timedelta
 from typing import Any, Final
@@ -28,11 +28,14 @@ from claimjobs.metrics.http_server import serving
 from claimjobs.metrics.page import PageReader, queue_pages
 from claimjobs.queue.queue import Queue
 from claimjobs.signals import graceful
+from claimjobs.table.columns import UNCLAIMED
 from claimjobs.table.ddl import has_wake_trigger
 from claimjobs.table.reflection import MARK_LOST, lost_mark
 
 IN_SECONDS: Final = ("age", "silence", "lease", "asleep")
 LOCKS: Final = {"held": "lock held", "free": "lock free", "none": "lease only"}
+COUNTED: Final = 100_000
+"""The jobs of the queue are counted up to this number: a predicate may have no index."""
 MOST: Final = 10
 """How many values without a state are shown."""
 
@@ -83,7 +86,7 @@ def status(context: click.Context, /, target: Target, as_json: bool, check: bool
         raise click.UsageError("--min-owners: with --hold transaction there are no owners")
     with target.queue() as queue:
         name, stats = queue.table.fullname, queue.stats()
-        lines = [*_lines_of(stats), *_notes(queue, where)]
+        lines = [*_lines_of(stats, queue.roles.state.values), *_notes(queue, where)]
     exceeded = list(_exceeded(stats, **limits))
     if as_json:
         checked = {"exceeded": exceeded} if check else {}
@@ -135,9 +138,12 @@ def _counts(stats: Stats) -> dict[str, int]:
     return {"unclaimed": stats.unclaimed, "claimed": stats.claimed, "done": stats.done, "dead": stats.dead}
 
 
-def _lines_of(stats: Stats) -> Iterator[str]:
+def _lines_of(stats: Stats, words: Mapping[str, Any]) -> Iterator[str]:
+    """`words`: the user's own for the states."""
     yield from _paused(stats)
-    yield from (f"{count} {state}" for state, count in _counts(stats).items())
+    for state, count in _counts(stats).items():
+        own = words.get(state, state)
+        yield f"{count} {state}" + ("" if own == state else f" ({visible(str(own))})")
     if stats.ownerless:
         yield f"{stats.ownerless} claimed without an owner: {command('reclaim --ownerless')} releases them"
     if stats.unclaimable:
@@ -180,7 +186,9 @@ def _owner(owner: OwnerStats) -> str:
 def _notes(queue: Queue, where: object) -> Iterator[str]:
     """What else to know of this table."""
     if where is not None:
-        yield f"all rows of the table are counted, also those that are not in the queue (where {where})"
+        mine = queue.jobs.count(where, state=UNCLAIMED, most=COUNTED)
+        count = f"{mine:,}{'' if mine < COUNTED else ' or more'}"
+        yield f"all rows are counted; {count} of the unclaimed are in the queue (where {where})"
     with connected(queue.engine) as connection:
         if has_wake_trigger(connection, queue.table):
             yield "a trigger wakes consumers at each INSERT"

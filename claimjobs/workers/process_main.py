@@ -229,11 +229,16 @@ def _begin(pipe: Connection, queue: Queue, plan: Plan) -> SupervisorPipe:
     unblock_signals()
     allow_cancel()
     supervisor.listen()
-    logging.basicConfig(level=logging.INFO, handlers=[LogToSupervisor(supervisor, plan.log_format)], force=True)
-    log_details(plan.verbose)
+    handlers = [LogToSupervisor(supervisor, plan.log_format)]
+    logging.basicConfig(level=logging.INFO if plan.verbose else logging.WARNING, handlers=handlers, force=True)
+    log_details(plan.verbose, plan.handler)
     return supervisor
 
 
-def log_details(verbose: bool) -> None:
-    """Show the debug messages of claimjobs, and not those of other libraries, if `verbose`."""
-    logging.getLogger("claimjobs").setLevel(logging.DEBUG if verbose else logging.NOTSET)
+def log_details(verbose: bool, handler: str | None = None) -> None:
+    """Show the messages of claimjobs, if `verbose` with those for debugging, and those of the package of the handler.
+    Other libraries show theirs from WARNING on: a client of a service may log a line for each call.
+    """
+    logging.getLogger("claimjobs").setLevel(logging.DEBUG if verbose else logging.INFO)
+    if handler is not None:
+        logging.getLogger(handler.partition(":")[0].partition(".")[0]).setLevel(logging.INFO)

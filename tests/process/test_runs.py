@@ -60,6 +60,17 @@ def test_a_job_handler_fails_only_the_bad_job(database: Backend, tmp_path: Path)
     assert "failed: ValueError: bad payload" in err
 
 
+@pytest.mark.parametrize("verbose", [False, True])
+@dear
+def test_other_libraries_log_their_warnings_alone(anywhere: Backend, tmp_path: Path, verbose: bool) -> None:
+    anywhere.queue().enqueue(rows(2))
+    with started(anywhere, tmp_path, f"{HANDLERS}:tell", "--consumers", "1", "--drain", verbose=verbose) as command:
+        _, _, err = command.end()
+    assert err.count("sends ") == 2
+    assert err.count("slow") == 2
+    assert ("HTTP 200" in err) == verbose
+
+
 @pytest.mark.parametrize("hold", ["lease", "transaction"])
 @dear
 def test_each_failed_job_is_logged_once(anywhere: Backend, tmp_path: Path, hold: str) -> None:

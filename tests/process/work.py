@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import logging
 import multiprocessing
 import os
 import sys
@@ -67,6 +68,13 @@ def postpone_bad(batch: Batch) -> None:
     for job in batch:
         if job.d == "bad":
             batch.fail(job, "bad payload", retry_in=3600.0)
+
+
+def tell(job: Job) -> None:
+    """Log as this module does, and as a library that it uses."""
+    logging.getLogger(__name__).info("sends %s", job.key)
+    logging.getLogger("a.client.of.services").info("HTTP 200 for %s", job.key)
+    logging.getLogger("a.client.of.services").warning("slow")
 
 
 def note_failed(job: Job, error: BaseException | str) -> None:
