@@ -47,6 +47,21 @@ pytestmark = pytest.mark.usefixtures("no_heart_outlives_its_test")
 # --- an owner's row and its heartbeat ----------------------------------------------------------------------
 
 
+def test_a_lock_of_another_database_is_no_sign_of_life(backend: Backend) -> None:
+    """A copy of a database has the same numbers of tables and of owners."""
+    backend.requires("schemas")  # where they are within a database, advisory locks are, too
+    me = still(backend.queue()).owner_id
+    end_session(backend, me)
+    with backend.engine.connect() as connection:
+        table = connection.scalar(sa.text("SELECT 'claimjobs_owners'::regclass::oid::integer"))
+    elsewhere = sa.create_engine(sa.make_url(backend.url).set(database="postgres"), isolation_level="AUTOCOMMIT")
+    with elsewhere.connect() as connection:
+        connection.execute(sa.text("SELECT pg_advisory_lock(:table, :owner)"), {"table": table, "owner": me})
+        assert [owner.lock for owner in backend.bare_queue().stats().owners] == ["free"]
+    elsewhere.dispose()
+    assert backend.bare_queue().reclaim() == 0
+
+
 def test_an_owner_tells_who_it_is_and_that_it_lives(backend: Backend) -> None:
     queue = backend.queue(liveness=QUICK)
     row = owner_row(backend, queue.owner_id)
