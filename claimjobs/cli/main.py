@@ -31,10 +31,10 @@ COMMANDS: Final = {
     "reclaim": ("operate:reclaim", "Reclaim the jobs of dead owners, if no consumer runs."),
     "pause": ("operate:pause", "Let no consumer claim from a table."),
     "resume": ("operate:resume", "End a pause."),
-    "explain": ("watch:explain", "Say what claims do on this database, and what to change."),
-    "exporter": ("watch:exporter", "Serve metrics of a table for Prometheus."),
-    "watch": ("live:watch", "Show a queue on the terminal, redrawn every few seconds."),
-    "status": ("watch:status", "Count the jobs, and show which owners hold them."),
+    "explain": ("status:explain", "Say what claims do on this database, and what to change."),
+    "exporter": ("status:exporter", "Serve metrics of a table for Prometheus."),
+    "watch": ("watch:watch", "Show a queue on the terminal, redrawn every few seconds."),
+    "status": ("status:status", "Count the jobs, and show which owners hold them."),
 }
 """The place of each command, and its help. A module is imported only when its command is called."""
 
