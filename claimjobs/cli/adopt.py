@@ -29,14 +29,19 @@ LEAST: Final = ("unclaimed", "claimed")
 HANDLER: Final = '''\
 """Does the jobs of table {table}: `claimjobs start-processing {module}:handle --map {map}`."""
 
-from claimjobs import Fail, Job
+import logging
+
+from claimjobs import Job
+
+log = logging.getLogger(__name__)
 
 
 def handle(job: Job) -> None:
-    """Called with each job; its columns are attributes. An exception is a failure, and the job runs again later."""
-    if job.key is None:
-        raise Fail("what no other try can change", retry=False)
-    print("job", job.key)  # your work
+    """Called with each job; its columns are attributes. An exception is a failure, and the job runs again later.
+
+    `raise RetryLater(seconds)` says when; `raise Fail("...", retry=False)` says that no other try can change it.
+    """
+    log.info("job %s", job.key)  # your work
 '''
 TEST: Final = '''\
 """The handler of table {table}, on a database of its own. {server}"""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Mapping
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 
 import sqlalchemy as sa
@@ -18,6 +18,9 @@ from claimjobs.enqueue.schedule import Schedule
 from claimjobs.errors import BadArgument
 from claimjobs.table.roles import ColumnRoles
 
+AHEAD: Final = timedelta(seconds=5)
+"""The rows of a tick are inserted so long before it at least: a machine may be busy for a moment, and a tick that is
+over is not made up for."""
 CLOCK_EVERY: Final = 60.0
 """Seconds between two readings of the database's clock: this machine's may differ, or may have slept."""
 
@@ -25,7 +28,8 @@ OnTick = Callable[[datetime, int], None]
 
 
 class RecurringRows:
-    """The rows of a tick are inserted while the tick before is the last one, with the tick as their `run_at`.
+    """The rows of a tick are inserted while the tick before is the last one, or 5 s ahead, with the tick as their
+    `run_at`.
 
     So no consumer can have deleted them when another process inserts them: the unique key is there until the tick.
     They are committed before their tick, or not at all.
@@ -58,7 +62,7 @@ class RecurringRows:
                     count = self._enqueue(enqueuer, connection, tick)
             last = max(last, tick)
             on_tick(tick, count)
-            self._wait(connector, control, tick)
+            self._wait(connector, control, min(tick, self._schedule.after(tick) - AHEAD))
 
     def _enqueue(self, enqueuer: Enqueuer, connection: sa.Connection, tick: datetime) -> int:
         point = connection.begin_nested()
@@ -75,13 +79,13 @@ class RecurringRows:
         return [{self._due: tick, **row, self._tick: tick} for row in several]
 
     @staticmethod
-    def _wait(connector: Connector, control: Control, tick: datetime) -> None:
-        """Wait until the tick by the database's clock."""
+    def _wait(connector: Connector, control: Control, until: datetime) -> None:
+        """Wait until this instant by the database's clock."""
         left = CLOCK_EVERY
         while left > 0 and not control.stopping:
             for attempt in connector.attempts(math.inf, unless=control):
                 with attempt as connection:
-                    left = (tick - _now(connection)).total_seconds()
+                    left = (until - _now(connection)).total_seconds()
             ends = time.monotonic() + min(left, CLOCK_EVERY)
             while (rest := ends - time.monotonic()) > 0 and not control.stopping:
                 control.wait(rest)

@@ -31,6 +31,7 @@ table { border-collapse: collapse; margin: 0.5rem 0 1.5rem; }
 th, td { padding: 0.15rem 1rem 0.15rem 0; text-align: left; vertical-align: top; }
 td.number { text-align: right; font-variant-numeric: tabular-nums; }
 svg { display: block; width: 100%; max-width: 600px; height: 80px; border-bottom: 1px solid gray; }
+figure { margin: 0 0 1rem; }
 polyline { fill: none; stroke: currentColor; stroke-width: 1.5; }
 .warning { font-weight: bold; color: #b45309; }
 footer { color: gray; }

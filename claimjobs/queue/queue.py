@@ -226,11 +226,11 @@ class Queue(QueueOperations):
         "15m". `rows`: as of `enqueue`, or a function of the tick that returns them. `tick` names the column that gets
         the tick, in UTC. It is one of the columns `unique`, which have a unique index, so that one process inserts.
 
-        The rows of a tick are inserted when the tick before is over, with the tick as their `run_at`. So they wait in
-        the table, and are there also if no process runs at the tick itself. The time is the database's. A tick that
-        begins while no process runs, and none had run since the tick before, is left out; if the database's clock is
-        set back, a process goes on after the last tick that it knows. An outage is waited for. `on_tick` is called with
-        each tick, and how many rows this process has inserted for it.
+        The rows of a tick are inserted when the tick before is over, or 5 s ahead, with the tick as their `run_at`. So
+        they wait in the table, and are there also if no process runs at the tick itself. The time is the database's. A
+        tick that begins while no process runs, and none had run since the tick before, is left out; if the database's
+        clock is set back, a process goes on after the last tick that it knows. An outage is waited for. `on_tick` is
+        called with each tick, and how many rows this process has inserted for it.
 
         Raises BadArgument, ColumnMissing for a table without `run_at`, and as `enqueue`.
         """

@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from typing import Any
 
 import pytest
@@ -83,11 +83,9 @@ def test_a_loop_that_drains_does_not_sleep(backend: Backend) -> None:
     engine = backend.new_engine()
     queue = backend.queue(bind=engine)
     queue.enqueue(jobs(2))
-    with (
-        counted(engine, of_all_threads=True) as sent,
-        Consumer(backend, queue, size=1, drain=True, poll=0.1) as consumer,
-    ):
+    with counted(engine, of_all_threads=True) as sent, ExitStack() as running:
         with stranger_holds(backend, "0001"):
+            consumer = running.enter_context(Consumer(backend, queue, size=1, drain=True, poll=0.1))
             consumer.does("0000")
             backend.wait_for(lambda: queue.report.empty_claims > 5, "it looks again and again")
         backend.wait_for(lambda: consumer.is_over, "it ends")

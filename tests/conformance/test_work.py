@@ -179,10 +179,11 @@ def test_a_job_that_raises_fails_alone_and_says_how(backend: Backend, executor: 
 def test_after_the_timeout_of_a_stop_the_jobs_are_released_and_tasks_are_cancelled(
     backend: Backend, executor: str
 ) -> None:
-    queue, gate, cancelled = backend.queue(on_done="keep"), threading.Event(), list[str]()
+    queue, gate, begun, cancelled = backend.queue(on_done="keep"), threading.Event(), list[str](), list[str]()
     queue.enqueue(jobs(9))
 
     def body(job: Job) -> Iterator[None]:
+        begun.append(job.d)
         try:
             yield from until(gate)
         except GeneratorExit:
@@ -191,6 +192,7 @@ def test_after_the_timeout_of_a_stop_the_jobs_are_released_and_tasks_are_cancell
 
     with working(queue, executor, body, concurrency=2, size=3) as future:
         backend.wait_for(lambda: done(backend)["claimed"] == 6, "two claims are held")
+        backend.wait_for(lambda: len(begun) == 2, "two jobs have begun")
         queue.stop(timeout=0)
         future.result(DEADLINE)
         assert done(backend) == {"unclaimed": 9}
