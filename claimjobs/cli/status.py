@@ -183,7 +183,7 @@ def _owner(owner: OwnerStats) -> str:
     return ", ".join((*words, "dead") if owner.dead else words)
 
 
-def _notes(queue: Queue, where: object) -> Iterator[str]:
+def _notes(queue: Queue, where: str | None) -> Iterator[str]:
     """What else to know of this table."""
     if where is not None:
         mine = queue.jobs.count(where, state=UNCLAIMED, most=COUNTED)
