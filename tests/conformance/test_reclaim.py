@@ -9,12 +9,12 @@ from typing import Any
 import pytest
 import sqlalchemy as sa
 
-from claimjobs import Queue, Retry
+from claimjobs import Columns, Queue, Retry, make
 from claimjobs.errors import ServerUnreachable
 from claimjobs.lease.reaper import Reaper
 from claimjobs.log_events import OWNER_STUCK
 from claimjobs.options import Liveness
-from claimjobs.table.definitions import FIRST_OWNER
+from claimjobs.table.definitions import FIRST_OWNER, shared_tables
 from tests.backends import Backend
 from tests.conformance.consumer_process import consumer
 from tests.conformance.jobs import jobs, names
@@ -159,6 +159,35 @@ def test_what_was_reclaimed_before_an_error_is_reported(backend: Backend, monkey
     with pytest.raises(ServerUnreachable):
         other.reclaim()
     assert len(dead) == 1
+
+
+@pytest.mark.parametrize("gone", ["DELETE FROM jobs", "ALTER TABLE jobs RENAME TO elsewhere"])
+@pytest.mark.each_value("gone", "one is found by the statement, the other by its error")
+def test_a_job_whose_row_is_gone_by_then_is_reported_by_its_key(backend: Backend, gone: str) -> None:
+    dead: list[Any] = []
+    queue = still(backend.queue())
+    other = still(backend.queue(retry=Retry(attempts=1), on_dead=lambda job, error: dead.append((job.key, dict(job)))))
+    queue.enqueue(jobs(1))
+    key = queue.claim(1)[0].key
+    age(backend, queue.owner_id)
+    with other._access.reaper() as reaper:
+        assert reaper.reclaim_dead() == 1
+        backend.run(gone)
+    assert dead == [(key, {})]
+
+
+def test_without_a_column_for_suspects_what_a_dead_owner_held_is_released(backend: Backend) -> None:
+    backend.run(
+        "CREATE TABLE plain (id INTEGER PRIMARY KEY, status VARCHAR(10) NOT NULL, owner_id BIGINT, "
+        "run_at TIMESTAMP NULL, attempts INTEGER NOT NULL)"
+    )
+    backend.run("INSERT INTO plain VALUES (1, 'unclaimed', NULL, NULL, 0), (2, 'unclaimed', NULL, NULL, 0)")
+    make(backend.engine, shared_tables())
+    queue, other = (still(backend.bare_queue("plain", columns=Columns(), on_done="delete")) for _ in range(2))
+    assert len(queue.claim(2)) == 2
+    age(backend, queue.owner_id)
+    assert other.reclaim() == 2
+    assert [(row["status"], row["attempts"]) for row in backend.rows("plain")] == [("unclaimed", 0)] * 2
 
 
 def fails(_: Reaper) -> int:

@@ -435,6 +435,12 @@ async def test_a_loop_that_waits_is_cancelled_at_once_and_holds_nothing(backend:
 
     task = asyncio.create_task(consume())
     await asyncio.wait_for(settled.wait(), DEADLINE)
+    looking = backend.bare_queue()
+
+    def is_asleep() -> bool:
+        return [owner.asleep is not None for owner in looking.stats().owners] == [True]
+
+    await asyncio.to_thread(backend.wait_for, is_asleep, "it sleeps, for longer than this test waits")
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
         await asyncio.wait_for(task, DEADLINE)

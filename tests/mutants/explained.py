@@ -95,5 +95,10 @@ EXPLAINED: Final[dict[tuple[str, str, str], str]] = {
         "kinds.NO_WRITES: self.code(error) == UNREACHABLE and says(error, [NO_WRITES]),",
         "kinds.NO_WRITES: (says(error, [NO_WRITES])),",
     ): "These are our own words, and come with no other code.",
+    (
+        "dialects/postgres/sessions.py",
+        'return connection.scalar(sa.text("SELECT current_setting(\'TimeZone\')")) in {"UTC", "Etc/UTC"}',
+        "return None",
+    ): "A session that is in UTC is set to UTC once more, for each transaction: a matter of cost.",
 }
 """Each is equivalent, for the reason that is given: nobody who uses the package could see it. It is not tried."""
