@@ -102,9 +102,9 @@ class MySQLErrors(ErrorCodes):
         return self.code(error) in _BAD_ROW
 
     def denied_table(self, error: BaseException) -> str | None:
-        # 1142 and 1143: the account lacks a right on a table, or on a column of it.
+        # 1142 and 1143: the account lacks a right on a table, or on a column of it. MariaDB names the database, too.
         return (
-            _found(r" for table [`']?(?:[^`']*\.)?[`']?([^`']+)[`']", error)
+            _found(r" for table (?:[`']?[^`'.]+[`']?\.)?[`']?([^`'.]+)[`']", error)
             if self.code(error) in {1142, 1143}
             else None
         )
