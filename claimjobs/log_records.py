@@ -6,8 +6,11 @@ import contextlib
 import json
 import logging
 import math
+import os
 from collections.abc import Mapping
 from datetime import UTC, datetime
+from pathlib import Path
+from types import TracebackType
 from typing import Any, Final, Literal
 
 from claimjobs.key_text import plain, visible, visible_lines
@@ -20,6 +23,8 @@ SENT: Final = ("name", "levelno", "levelname", "created", "msecs", "process", "p
 """The attributes, besides the text, that a record keeps when it is sent to another process."""
 
 _FORMATTER: Final = logging.Formatter()
+_OURS: Final = f"{Path(__file__).parent}{os.sep}"
+"""The folder of this package."""
 
 
 def fields_of(record: logging.LogRecord) -> dict[str, Any]:
@@ -32,7 +37,18 @@ def traceback_of(record: logging.LogRecord) -> str | None:
     if record.exc_text:
         return record.exc_text
     exception = record.exc_info
-    return _FORMATTER.formatException(exception) if exception and exception[0] is not None else None
+    if not exception or exception[0] is None:
+        return None
+    kind, error, trace = exception
+    return _FORMATTER.formatException((kind, error, _without_ours(trace)))
+
+
+def _without_ours(trace: TracebackType | None) -> TracebackType | None:
+    """The traceback from the first line on that is not of claimjobs; all of it, if there is none."""
+    theirs = trace
+    while theirs is not None and theirs.tb_frame.f_code.co_filename.startswith(_OURS):
+        theirs = theirs.tb_next
+    return theirs or trace
 
 
 def sendable(record: logging.LogRecord) -> dict[str, Any]:

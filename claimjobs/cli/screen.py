@@ -15,6 +15,7 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
+from claimjobs.cli.bursts import Bursts
 from claimjobs.cli.console import completed, data, log_to, number, show
 from claimjobs.instants import age
 from claimjobs.key_text import visible
@@ -38,15 +39,22 @@ class Screen:
     def __init__(self, log_format: LogFormat = "text", every: float = EVERY, *, verbose: bool = False) -> None:
         """`every`: the seconds between two states that are shown. `verbose`: with the claims and what they met."""
         self._log_format, self._every, self._verbose = log_format, every, verbose
+        self._bursts = Bursts()
         self._next = 0.0
         self._shown: tuple[object, ...] = ()
 
     def __enter__(self) -> Self:
-        log_to(stderr_handler(self._log_format))
+        self._log_to(stderr_handler(self._log_format))
         return self
 
     def __exit__(self, *_: object) -> None:
-        pass
+        self._bursts.tell()
+
+    def _log_to(self, handler: logging.Handler) -> None:
+        """Write the log by this handler: as text that a person reads, without the rest of a burst."""
+        if self._log_format == "text" and not self._verbose:
+            handler.addFilter(self._bursts)
+        log_to(handler)
 
     def update(self, snapshot: Snapshot) -> None:
         """Show this state, if it is news and the last one was not shown just now."""
@@ -93,11 +101,12 @@ class LiveTable(Screen):
         self._live = Live(console=console, refresh_per_second=5, redirect_stdout=False, redirect_stderr=False)
 
     def __enter__(self) -> Self:
-        log_to(_LinesAbove(self._console))
+        self._log_to(_LinesAbove(self._console))
         self._live.start()
         return self
 
     def __exit__(self, *_: object) -> None:
+        super().__exit__()
         self._live.stop()
 
     def update(self, snapshot: Snapshot) -> None:
