@@ -1,4 +1,5 @@
-"""The model of the protocol, docs/protocol/claim.pml, run through spin: `make model`.
+"""The models of the protocol, docs/protocol/claim.pml and keys.pml (limits and order per key), run through spin:
+`make model`.
 
 Spin is the installed one, or that of the distribution's package, unpacked into the cache of servers. A C compiler
 must be there: spin writes a program that is as large as the model, and that program does the searching.
@@ -19,7 +20,9 @@ from pathlib import Path
 from servers import Unavailable, cache, packages
 from servers.prefix import Program
 
-MODEL = Path(__file__).parents[2] / "docs/protocol/claim.pml"
+MODELS = Path(__file__).parents[2] / "docs/protocol"
+CLAIM = "claim.pml"
+KEYS = "keys.pml"
 
 SAFETY = "safety"
 """Every assertion, and no end but a good one."""
@@ -34,11 +37,15 @@ class Rule:
     left_out: str
     violates: str
     where: tuple[str, ...] = ()
+    model: str = CLAIM
 
     @property
     def name(self) -> str:
         return " ".join((self.left_out, *self.where))
 
+
+KEYED: tuple[tuple[str, ...], ...] = ((), ("ORDER",))
+"""With a limit per key, and with an order."""
 
 PROTOCOLS: tuple[tuple[str, ...], ...] = (
     (),
@@ -62,6 +69,10 @@ RULES = (
     Rule("NO_SECOND_LOOK", SAFETY, ("BATCHES",)),
     Rule("NO_GUARD", SAFETY, ("BATCHES",)),
     Rule("NO_SWEEP", STAYS, ("LEASE_ONLY", "BATCHES")),
+    Rule("COUNT_FIRST", SAFETY, model=KEYS),
+    Rule("NO_KEY_LOCK", SAFETY, model=KEYS),
+    Rule("EARLY_UNLOCK", SAFETY, model=KEYS),
+    Rule("ANY_JOB", SAFETY, ("ORDER",), KEYS),
 )
 """What ending a dead owner's session does not leave to do, the sweep and the fence do where it cannot be ended."""
 
@@ -75,12 +86,12 @@ class Found:
     output: str
 
 
-def check(claim: str, *defines: str, mishaps: int = 2) -> Found:
+def check(claim: str, *defines: str, mishaps: int = 2, model: str = CLAIM) -> Found:
     """Search all that can happen to the model for something that violates a claim. Raises Unavailable."""
     compiler = _compiler()
     with tempfile.TemporaryDirectory(prefix="claimjobs-model-") as place:
         run = _runner(Path(place))
-        run([*_spin(), *(f"-D{name}" for name in (f"MISHAPS={mishaps}", *defines)), "-a", str(MODEL)])
+        run([*_spin(), *(f"-D{name}" for name in (f"MISHAPS={mishaps}", *defines)), "-a", str(MODELS / model)])
         kind = ["-DSAFETY", "-DNOCLAIM"] if claim == SAFETY else ["-DNFAIR=3"]
         run([compiler, "-w", "-O1", *kind, "-o", "pan", "pan.c"])
         # -f: weak fairness. Who could always go on does at last; without it nobody need ever do anything.
@@ -155,13 +166,18 @@ def _searches() -> Iterator[tuple[str, str, Found, bool, float]]:
             began = time.monotonic()
             found = check(claim, *defines)
             yield " ".join(defines) or "the protocol", claim, found, False, time.monotonic() - began
+    for defines in KEYED:
+        for claim in (SAFETY, DONE):
+            began = time.monotonic()
+            found = check(claim, *defines, model=KEYS)
+            yield " ".join(("keys", *defines)), claim, found, False, time.monotonic() - began
     for rule in RULES:
         began = time.monotonic()
-        found = check(rule.violates, rule.left_out, *rule.where)
+        found = check(rule.violates, rule.left_out, *rule.where, model=rule.model)
         yield rule.name, rule.violates, found, True, time.monotonic() - began
 
 
-__all__ = ["DONE", "PROTOCOLS", "RULES", "SAFETY", "STAYS", "Found", "Rule", "check"]
+__all__ = ["CLAIM", "DONE", "KEYED", "KEYS", "PROTOCOLS", "RULES", "SAFETY", "STAYS", "Found", "Rule", "check"]
 
 if __name__ == "__main__":
     sys.exit(main())

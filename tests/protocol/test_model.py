@@ -18,9 +18,9 @@ pytestmark = pytest.mark.thorough("spin searches the model for two minutes")
 needs_a_compiler = pytest.mark.skipif(shutil.which("gcc") is None, reason="no gcc to compile the model with")
 
 
-def searched(claim: str, *defines: str, mishaps: int) -> model.Found:
+def searched(claim: str, *defines: str, mishaps: int, of: str = model.CLAIM) -> model.Found:
     try:
-        return model.check(claim, *defines, mishaps=mishaps)
+        return model.check(claim, *defines, mishaps=mishaps, model=of)
     except Unavailable as error:
         pytest.skip(f"no spin: {error}")
 
@@ -35,9 +35,18 @@ def test_whatever_happens_once(claim: str, defines: tuple[str, ...]) -> None:
 
 
 @needs_a_compiler
+@pytest.mark.parametrize("defines", model.KEYED, ids=lambda names: " ".join(names) or "limit")
+@pytest.mark.parametrize("claim", [model.SAFETY, model.DONE])
+def test_limits_and_order_per_key_whatever_happens_once(claim: str, defines: tuple[str, ...]) -> None:
+    found = searched(claim, *defines, mishaps=1, of=model.KEYS)
+    assert not found.errors, found.output
+    assert found.states > 1_000
+
+
+@needs_a_compiler
 @pytest.mark.parametrize("rule", model.RULES, ids=lambda rule: rule.name)
 def test_a_rule_that_is_left_out_is_missed(rule: model.Rule) -> None:
-    found = searched(rule.violates, rule.left_out, *rule.where, mishaps=2)
+    found = searched(rule.violates, rule.left_out, *rule.where, mishaps=2, of=rule.model)
     assert found.errors, found.output
 
 
