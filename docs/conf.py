@@ -12,6 +12,7 @@ exclude_patterns = ["_build"]
 html_theme = "furo"
 html_title = "claimjobs"
 html_copy_source = False
+html_extra_path = ["llms.txt"]
 
 myst_heading_anchors = 4
 myst_enable_extensions = ["fieldlist"]

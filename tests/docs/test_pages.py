@@ -13,7 +13,7 @@ import claimjobs
 from claimjobs.cli import exits
 from claimjobs.dialects import DIALECTS
 from claimjobs.options import Liveness, Retry
-from docs import make_chaos, make_commands, make_mutants, make_sql, sql_statements
+from docs import make_chaos, make_commands, make_llms, make_mutants, make_sql, sql_statements
 from tests.docs.commands import every
 from tests.docs.markdown import COMMANDS, DBA, MANUAL, PAGES, ROOT, anchors, blocks, links, table
 
@@ -53,6 +53,10 @@ def test_the_page_of_commands_is_fresh() -> None:
 def test_the_page_of_commands_has_a_place_for_each_command() -> None:
     page = make_commands.PAGE.read_text(encoding="utf-8")
     assert [words for words in map(" ".join, every()) if f"<!-- options: {words} -->" not in page] == []
+
+
+def test_the_list_of_pages_for_programs_is_fresh() -> None:
+    assert make_llms.PAGE.read_text(encoding="utf-8") == make_llms.page(), "run `python -m docs.make_llms`"
 
 
 def test_the_page_of_mutants_is_fresh() -> None:
