@@ -50,6 +50,9 @@ class TableRules(Protocol):
     """The steps from version 1 of the schema to that of today, in their order. The versions are those of all databases.
     """
 
+    locks: ClassVar[Mapping[str, str]] = {}
+    """What a statement of DDL locks, by the words that it begins with."""
+
     exact_types: ClassVar[tuple[type[sa.types.TypeEngine[Any]], ...]] = (
         *(sa.Integer, sa.Numeric, sa.String, sa.Uuid, sa.Boolean),
         *(sa.LargeBinary, sa.types._Binary, sa.Date, sa.DateTime, sa.Time),

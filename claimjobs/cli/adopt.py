@@ -17,8 +17,10 @@ from claimjobs.cli.console import asks, say, show, show_sql
 from claimjobs.cli.queue_options import Target, database_options
 from claimjobs.embedded.server import DRIVER
 from claimjobs.errors import BadArgument
-from claimjobs.explain.adoption import KINDS, LOOKED_AT, Adoption, Plan, inspect_for_adoption
+from claimjobs.explain.adoption import KINDS, LOOKED_AT, Adoption, Plan, inspect_for_adoption, with_locks
+from claimjobs.explain.diagnosis import INDEX, additions
 from claimjobs.key_text import visible
+from claimjobs.queue.map_file import queue_of
 from claimjobs.table.columns import STATES, Columns
 from claimjobs.table.ddl import ddl
 
@@ -132,11 +134,12 @@ def adopt(target: Target, table: str, migration: str, into: Path, **chosen: Any)
         found = inspect_for_adoption(engine, table)
         show(*_described(found))
         plan = _plan(found, **chosen)
-        files = _files(plan, migration, into)
+        statements = _statements(plan)
+        files = _files(plan, statements, migration, into)
         for path in files:
             if path.exists():
                 raise click.UsageError(f"{path} exists, and is not written over: give another folder, --into")
-        show_sql("\n".join(f"{statement}\n" for statement in plan.statements()))
+        show_sql(_migration("sql", engine, statements, {}))
     into.mkdir(parents=True, exist_ok=True)
     for path, text in files.items():
         path.write_text(text, encoding="utf-8")
@@ -171,10 +174,24 @@ def _plan(
         _must_ask(f"--kind, such as {found.proposed()}")
         kind = str(click.prompt("Kind", type=click.Choice(KINDS), default=found.proposed(), err=True))
     given = _all_states(found, kind, _states(found, states))
+    if where is None and kind == "side-car" and found.values:
+        _must_ask(f'--where, such as --where "{found.names["status"]} = ...", or --where true for all rows')
+        where = click.prompt("Which rows are jobs: SQL as after WHERE", default="true", err=True)
     if on_done is None and kind != "side-car" and "done" not in given:
         _must_ask("--on-done keep, or --on-done delete")
         on_done = click.prompt("Rows of done jobs", type=click.Choice(["keep", "delete"]), err=True)
     return Plan(found, kind, given, where, on_done)
+
+
+def _statements(plan: Plan) -> list[str]:
+    """All that has to be run before the first claim, in this order: columns, the claim index, tables."""
+    engine = plan.found.engine
+    with queue_of(engine, plan.described()) as queue:
+        altered = (
+            [] if plan.kind == "side-car" else additions(engine, queue.settings, [*plan.found.lacks(plan.kind), INDEX])
+        )
+    made = [part.strip() for part in ddl(engine, plan.tables()).split(";\n") if part.strip()]
+    return [f"{statement.rstrip(';')};" for statement in (*altered, *made)]
 
 
 def _must_ask(option: str) -> None:
@@ -233,17 +250,18 @@ def _shown(value: object) -> str:
 # --- files ---------------------------------------------------------------------------------------------------
 
 
-def _files(plan: Plan, migration: str, into: Path) -> dict[Path, str]:
+def _files(plan: Plan, statements: list[str], migration: str, into: Path) -> dict[Path, str]:
     """What is written, by the paths."""
     table = plan.found.table
     short = re.sub(r"\W", "_", table.name)
     short = f"{short}_" if keyword.iskeyword(short) or short[:1].isdigit() else short
     module, map_file = f"{short}_jobs", f"{short}.toml"
-    statements = plan.statements()
     form = {"table": table.fullname, "module": module, "map": map_file, "short": short}
     files = {
         map_file: _toml(plan.described()),
-        f"{short}_setup.{'sql' if migration == 'sql' else 'py'}": _migration(migration, statements, form),
+        f"{short}_setup.{'sql' if migration == 'sql' else 'py'}": _migration(
+            migration, plan.found.engine, statements, form
+        ),
         f"{module}.py": HANDLER.format(**form),
         f"test_{module}.py": _test(plan, statements, form),
     }
@@ -263,9 +281,9 @@ def _toml(described: Mapping[str, Any]) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _migration(kind: str, statements: list[str], form: Mapping[str, str]) -> str:
+def _migration(kind: str, engine: sa.Engine, statements: list[str], form: Mapping[str, str]) -> str:
     if kind == "sql":
-        return "".join(f"{statement}\n\n" for statement in statements)
+        return "".join(f"{with_locks(engine, statement)}\n\n" for statement in statements)
     call = "    op.execute({!r})" if kind == "alembic" else "        migrations.RunSQL({!r}),"
     lines = "\n".join(call.format(statement) for statement in statements)
     return (ALEMBIC if kind == "alembic" else DJANGO).format(**form, lines=lines)

@@ -10,11 +10,9 @@ import sqlalchemy as sa
 
 from claimjobs.database.connect import connected, dialect_for
 from claimjobs.database.inspector import inspector_of
-from claimjobs.explain.diagnosis import column_for
+from claimjobs.dialects import dialect_named_by
 from claimjobs.table.acceptance import check_no_own, check_table
 from claimjobs.table.columns import Columns
-from claimjobs.table.create import tables_for
-from claimjobs.table.ddl import add_column, ddl
 from claimjobs.table.definitions import shared_tables
 from claimjobs.table.reflection import columns_in_database, resolve
 from claimjobs.table.tables_beside import side_car_tables
@@ -30,6 +28,10 @@ NAMES: Final[Mapping[str, Sequence[str]]] = {
     "last_error": ("last_error", "error", "error_message"),
 }
 """Names by which a column is proposed for a role."""
+WRITTEN: Final = ("status", "owner_id", "owner_date")
+"""The roles in which a claim in rows writes."""
+RETRIED: Final = ("run_at", "attempts", "last_error", "suspect")
+"""The roles in which a failure is stored."""
 LOOKED_AT: Final = 10_000
 """Rows of which the values of a status are read, and up to which rows are counted."""
 MOST_VALUES: Final = 12
@@ -59,15 +61,9 @@ class Adoption:
         return Columns(key=key, **names)
 
     def lacks(self, kind: str) -> list[str]:
-        """The statements that add what this kind needs, and what a failed job needs."""
-        if kind == "side-car":
-            return []
-        wanted = ["run_at", "attempts", "last_error", "suspect"]
-        if kind == "rows":
-            wanted = ["status", "owner_id", "owner_date", *wanted]
-        columns = Columns()
-        absent = [role for role in wanted if role not in self.names and role not in self.table.c]
-        return [add_column(self.engine, self.table, column_for(role, self.table, columns)) for role in absent]
+        """The roles without a column that this kind, or a failed job, needs one for."""
+        wanted = {"side-car": (), "rows": (*WRITTEN, *RETRIED)}.get(kind, RETRIED)
+        return [role for role in wanted if role not in self.names and role not in self.table.c]
 
     def proposed(self) -> str:
         """The kind that alters least: the table's own columns, if it has those of a queue; else a side-car."""
@@ -161,12 +157,16 @@ class Plan:
         more = {"where": self.where, "on_done": self.on_done}
         return given | {name: value for name, value in more.items() if value is not None}
 
-    def statements(self) -> list[str]:
-        """All that has to be run before the first claim, in this order: nothing has been run."""
-        engine, name = self.found.engine, self.found.table.fullname
+    def tables(self) -> list[sa.Table]:
+        """The tables that have to be made."""
+        name, schema = self.found.table.fullname, self.found.table.schema
         if self.kind == "side-car":
-            tables = side_car_tables(engine, name, columns=self.described()["columns"])
-        else:
-            tables = tables_for(name)[1:] if not self.found.table.schema else shared_tables(self.found.table.schema)
-        made = [part.strip() for part in ddl(engine, tables).split(";\n") if part.strip()]
-        return [*self.found.lacks(self.kind), *(f"{part.rstrip(';')};" for part in made)]
+            return side_car_tables(self.found.engine, name, columns=self.described()["columns"])
+        return shared_tables(schema)
+
+
+def with_locks(engine: sa.Engine, statement: str) -> str:
+    """A statement of DDL, after a comment that says what it locks."""
+    locks = dialect_named_by(engine).table_rules.locks
+    note = next((note for words, note in locks.items() if statement.startswith(words)), None)
+    return statement if note is None else f"-- {note}\n{statement}"

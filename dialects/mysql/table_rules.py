@@ -69,6 +69,13 @@ _OLDEST: Final = sa.text(
 
 
 class MySQLTableRules(TableRules):
+    # https://dev.mysql.com/doc/refman/8.4/en/innodb-online-ddl-operations.html: the server chooses the lightest way.
+    locks: ClassVar[Mapping[str, str]] = {
+        "ALTER TABLE": "waits until no transaction uses the table; a column is added instantly, without a copy",
+        "CREATE INDEX": "others read and write while it runs; it begins and ends when no transaction uses the table",
+        "CREATE UNIQUE INDEX": "others read and write while it runs, but for its beginning and end",
+        "CREATE TABLE": "locks no other table",
+    }
     # A driver reads a TIME as a duration, which SQLAlchemy turns into a time of day, and a SET in any order. JSON_TABLE
     # changes the bits of a BIT: a key in a claim row was not found there, and claimed again.
     exact_types = (*TableRules.exact_types, mysql.YEAR)

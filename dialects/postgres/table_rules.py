@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any, Final
+from typing import Any, ClassVar, Final
 
 import sqlalchemy as sa
 from sqlalchemy.dialects import postgresql
@@ -48,6 +48,14 @@ _HOLDER: Final = sa.text(
 
 
 class PostgresTableRules(TableRules):
+    # https://www.postgresql.org/docs/current/explicit-locking.html; since Postgres 11 a constant default writes no row.
+    locks: ClassVar[Mapping[str, str]] = {
+        "ALTER TABLE": "locks the table for a moment (ACCESS EXCLUSIVE), when no transaction uses it; writes no row",
+        "CREATE INDEX": "lets nobody write while it runs (SHARE); on a large table: CREATE INDEX CONCURRENTLY, alone",
+        "CREATE UNIQUE INDEX": "lets nobody write while it runs (SHARE); on a large table: CONCURRENTLY, alone",
+        "CREATE TABLE": "locks no other table",
+        "COMMENT": "locks nothing that others need",
+    }
     exact_types = (
         *TableRules.exact_types,
         *(postgresql.INET, postgresql.CIDR, postgresql.MACADDR, postgresql.MACADDR8),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -57,10 +58,12 @@ def test_the_files_that_it_writes_work_as_they_are(tables: Backend, tmp_path: Pa
     before = schema_of(tables)
     ended = claimjobs("adopt", table, *words, "--into", tmp_path, "--url", tables.url)
     assert ended.code == exits.OK, ended.err
+    assert "-- locks no other table\nCREATE TABLE" in ended.out
+    assert ("CREATE INDEX" in ended.out.partition("CREATE TABLE")[0]) is (case == "own columns")
     assert schema_of(tables) == before, "the database is only read"
     for statement in (tmp_path / f"{table}_setup.sql").read_text().split(";\n"):
         if statement.strip():
-            tables.run(statement.replace(":", r"\:"))
+            tables.run(re.sub("^-- .*$", "", statement, flags=re.M).replace(":", r"\:"))
     words = ["--map", str(tmp_path / f"{table}.toml"), "--url", tables.url]
     assert claimjobs("explain", *words).code in (exits.OK, exits.WARNINGS)
     run = _in(tmp_path, tables, "claimjobs", "start-processing", f"{table}_jobs:handle", *words, "--drain", "--json")
@@ -88,6 +91,8 @@ def test_it_says_what_it_found_and_guesses_no_value(tables: Backend, tmp_path: P
     ended = claimjobs("adopt", "mails", "--kind", "rows", "--into", tmp_path, "--url", tables.url)
     assert (ended.code, "--state unclaimed=VALUE --state claimed=VALUE" in ended.err) == (exits.USAGE, True)
     assert "rows         1 columns must be added" in ended.out or "rows         2 columns" in ended.out
+    ended = claimjobs("adopt", "orders", "--kind", "side-car", "--into", tmp_path, "--url", tables.url)
+    assert (ended.code, 'such as --where "state = ..."' in ended.err) == (exits.USAGE, True)
     ended = claimjobs("adopt", "pairs", "--kind", "batches", "--into", tmp_path, "--url", tables.url)
     assert (ended.code, "--on-done keep, or --on-done delete" in ended.err) == (exits.USAGE, True)
     assert list(tmp_path.iterdir()) == []
@@ -108,10 +113,10 @@ def test_what_cannot_be_a_queue_is_told(tables: Backend, tmp_path: Path) -> None
     ended = claimjobs("adopt", "keyless", *into)
     assert (ended.code, "has no key: give it a primary key" in ended.err) == (exits.USAGE, True)
     assert claimjobs("adopt", "nowhere", *into).code == exits.TABLE
-    ended = claimjobs("adopt", "orders", "--state", "unclaimed=new", *into)
+    ended = claimjobs("adopt", "orders", "--where", "true", "--state", "unclaimed=new", *into)
     assert (ended.code, "the values would mean nothing" in ended.err) == (exits.USAGE, True)
-    ended = claimjobs("adopt", "orders", "--state", "waiting=new", *into)
+    ended = claimjobs("adopt", "orders", "--where", "true", "--state", "waiting=new", *into)
     assert (ended.code, "give one of unclaimed" in ended.err) == (exits.USAGE, True)
     (tmp_path / "orders.toml").touch()
-    ended = claimjobs("adopt", "orders", *into)
+    ended = claimjobs("adopt", "orders", "--where", "true", *into)
     assert (ended.code, "is not written over" in ended.err) == (exits.USAGE, True)
