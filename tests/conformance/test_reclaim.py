@@ -161,9 +161,18 @@ def test_what_was_reclaimed_before_an_error_is_reported(backend: Backend, monkey
     assert len(dead) == 1
 
 
-@pytest.mark.parametrize("gone", ["DELETE FROM jobs", "ALTER TABLE jobs RENAME TO elsewhere"])
-@pytest.mark.each_value("gone", "one is found by the statement, the other by its error")
-def test_a_job_whose_row_is_gone_by_then_is_reported_by_its_key(backend: Backend, gone: str) -> None:
+@pytest.mark.parametrize(
+    ("gone", "again"),
+    [
+        ("DELETE FROM jobs", "SELECT 1"),
+        pytest.param(
+            *("ALTER TABLE jobs RENAME TO elsewhere", "ALTER TABLE elsewhere RENAME TO jobs"),
+            marks=pytest.mark.pair("the statement itself fails"),
+        ),
+    ],
+    ids=["row", "table"],
+)
+def test_a_job_whose_row_is_gone_by_then_is_reported_by_its_key(backend: Backend, gone: str, again: str) -> None:
     dead: list[Any] = []
     queue = still(backend.queue())
     other = still(backend.queue(retry=Retry(attempts=1), on_dead=lambda job, error: dead.append((job.key, dict(job)))))
@@ -174,6 +183,7 @@ def test_a_job_whose_row_is_gone_by_then_is_reported_by_its_key(backend: Backend
         assert reaper.reclaim_dead() == 1
         backend.run(gone)
     assert dead == [(key, {})]
+    backend.run(again)
 
 
 def test_without_a_column_for_suspects_what_a_dead_owner_held_is_released(backend: Backend) -> None:
