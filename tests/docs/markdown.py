@@ -30,6 +30,7 @@ GUIDE = tuple(
 START = ROOT / "docs" / "start"
 TUTORIAL = START / "tutorial.md"
 TESTING = ROOT / "docs" / "testing.md"
+DJANGO = ROOT / "docs" / "frameworks" / "django.md"
 COMMANDS = ROOT / "docs" / "commands.md"
 DBA = ROOT / "docs" / "dba.md"
 MONITORING = ROOT / "docs" / "monitoring.md"
