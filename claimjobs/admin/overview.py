@@ -8,12 +8,19 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Final
 
+import sqlalchemy as sa
+
 from claimjobs.admin.backlog import Backlog
 from claimjobs.admin.stats import OwnerStats
 from claimjobs.dialects import Key
+from claimjobs.instants import age
+from claimjobs.job import key_of
+from claimjobs.statements.key_rows import KeyStatements
 
 DEAD_SHOWN: Final = 10
 """The last dead jobs that are read."""
+KEYS_SHOWN: Final = 5
+"""Keys of `per_key` that are read: so many that wait longest, and so many that are held back."""
 KEPT: Final = 240
 """Readings that a history keeps: eight minutes of one every 2 s."""
 STATES: Final = ("unclaimed", "claimed", "dead")
@@ -32,6 +39,27 @@ class DeadJob:
 
 
 @dataclass(frozen=True)
+class KeyState:
+    """A key of `per_key`."""
+
+    key: Key
+    jobs: int
+    """How many of its jobs are claimed."""
+    next_in: float
+    """Seconds until jobs of it may be claimed; below 0: for so long they may have been, and others were first."""
+
+    @property
+    def is_held_back(self) -> bool:
+        """Whether a limit or a rate holds back its jobs."""
+        return self.next_in > 0
+
+    @property
+    def turn(self) -> str:
+        """When jobs of it may be claimed, in words."""
+        return f"held back, again in {age(self.next_in)}" if self.is_held_back else f"due for {age(-self.next_in)}"
+
+
+@dataclass(frozen=True)
 class Overview:
     """A queue at one moment."""
 
@@ -45,6 +73,8 @@ class Overview:
     paused: float | None
     """Seconds for which the queue has been paused; None: it is not paused."""
     pause_reason: str | None
+    keys: tuple[KeyState, ...] = ()
+    """With `per_key`: the keys that wait longest for their turn, and then those that are held back."""
 
     def jobs(self, state: str) -> int:
         """How many jobs are in this state; `backlog.limit` or more if that is the number."""
@@ -54,6 +84,16 @@ class Overview:
     def is_exact(self, state: str) -> bool:
         """Whether no more jobs are in this state than were counted."""
         return self.jobs(state) < self.backlog.limit
+
+
+def read_keys(connection: sa.Connection, statements: KeyStatements, limit: int) -> tuple[KeyState, ...]:
+    """The keys that wait longest, and those that are held back among the next `limit` ones."""
+    due = connection.execute(statements.first_due(KEYS_SHOWN)).all()
+    rows = [*due, *connection.execute(statements.first_held_back(KEYS_SHOWN, limit))]
+    turns = {key_of(key): (at - now).total_seconds() for *key, at, now in rows}
+    counted = connection.execute(statements.claimed, {"claimjobs_per_keys": list(turns)}) if turns else ()
+    jobs = {key_of(key): count for *key, count in counted}
+    return tuple(KeyState(key, jobs.get(key, 0), next_in) for key, next_in in turns.items())
 
 
 class History:

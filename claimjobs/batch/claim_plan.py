@@ -113,6 +113,11 @@ class ClaimPlans:
             )
         return last
 
+    @property
+    def keys(self) -> KeyStatements | None:
+        """The statements about key rows, of the queue's own predicate; None: there is no `per_key`."""
+        return self._key_rows(self.selector.selection(None))
+
     def _key_rows(self, selection: Selection) -> KeyStatements | None:
         """The statements about key rows; None: there is no `per_key`."""
         backend, per_key, now = self._backend, self._per_key, self._now

@@ -168,8 +168,7 @@ class Hold(ABC):
 
     def is_held(self, claimed: ClaimResult) -> bool:
         """Whether these jobs were not released, or given to others, as far as this process knows."""
-        del claimed
-        return True
+        raise NotImplementedError("one transaction holds all jobs of a batch")
 
     @abstractmethod
     def progress(self, claimed: ClaimResult) -> None:

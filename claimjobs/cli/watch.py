@@ -42,7 +42,8 @@ CANCEL: Final = "\x1b"
 @click.option("--times", type=AT_LEAST_1, metavar="N", help="End after so many readings.")
 @queue_options
 def watch(target: Target, every: float, times: int | None) -> None:
-    """Show a queue until q or Ctrl-C: jobs by state with their course, owners, the last dead jobs.
+    """Show a queue until q or Ctrl-C: jobs by state with their course, owners, the last dead jobs; with --per-key
+    also the keys that wait longest for their turn, and those that a limit or a rate holds back.
 
     p pauses the queue, r ends the pause, t retries dead jobs, c cancels jobs; each asks first. Without a terminal it
     prints a line for each reading.

@@ -46,7 +46,7 @@ def sparkline(values: Sequence[int], width: int) -> str:
 
 
 class WatchScreen:
-    """A queue, drawn to fit the terminal: the states always, owners and dead jobs as far as there is room."""
+    """A queue, drawn to fit the terminal: the states always, owners, keys and dead jobs as far as there is room."""
 
     def __init__(self, seen: Overview, history: History, *, asks: str | None = None) -> None:
         """`asks`: the question in the last line; None: which keys there are."""
@@ -54,10 +54,14 @@ class WatchScreen:
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         seen, room = self._seen, (options.height or console.size.height) - ABOVE_OWNERS - 1
+        keys = min(len(seen.keys), room // 3)
+        room -= keys + 2 if keys > 0 else 0
         dead = min(len(seen.dead), max(room // 3, room - len(seen.owners) - 4))
         owners = room - 1 - (dead + 2 if dead > 0 else 0)
         parts: list[Any] = [self._headline(), Text(), self._states(options.max_width)]
         parts += [Text(" · ".join(_waits(seen, self._history))), Text(), self._owners(owners)]
+        if keys > 0:
+            parts += [Text(), self._keys(keys)]
         if dead > 0:
             parts += [Text(), self._dead(dead)]
         last = Text(self._asks or KEYS, "bold" if self._asks else "dim", no_wrap=True, overflow="ellipsis")
@@ -98,6 +102,13 @@ class WatchScreen:
             table.add_row(str(owner.id), where, f"{owner.jobs:,}", f"{age(owner.silence)} ago", says, style=style)
         if len(owners) > most > 0:
             table.add_row("", f"{len(owners) - most + 1:,} more", "", "", "")
+        return table
+
+    def _keys(self, most: int) -> Table:
+        table = _table(("key", "left"), ("holds", "right"), ("its turn", "left"))
+        for key in sorted(self._seen.keys, key=lambda key: key.next_in)[:most]:
+            style = "yellow" if key.is_held_back else None
+            table.add_row(key_in_message(key.key), f"{key.jobs:,}", key.turn, style=style)
         return table
 
     def _dead(self, most: int) -> Table:

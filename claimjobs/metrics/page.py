@@ -113,6 +113,10 @@ def _shown(seen: Overview, history: History) -> Iterator[str]:
         yield _table(("owner", "host and process", "holds", "heartbeat", ""), rows)
         if len(owners) > MOST_OWNERS:
             yield f"<p>{len(owners) - MOST_OWNERS:,} more owners</p>\n"
+    if seen.keys:
+        yield "<h2>Keys that wait</h2>\n"
+        keys = ((key_in_message(key.key), f"{key.jobs:,}", key.turn) for key in seen.keys)
+        yield _table(("key", "holds", "its turn"), keys)
     if seen.dead:
         yield "<h2>Dead jobs, the last first</h2>\n"
         dead = ((key_in_message(job.key), "" if job.failures is None else job.failures, job.error) for job in seen.dead)

@@ -10,7 +10,7 @@ import sqlalchemy as sa
 
 from claimjobs.admin import stats as statistics
 from claimjobs.admin.backlog import LIMIT, Backlog, read_backlog
-from claimjobs.admin.overview import DEAD_SHOWN, DeadJob, Overview
+from claimjobs.admin.overview import DEAD_SHOWN, DeadJob, Overview, read_keys
 from claimjobs.admin.pause import PauseSwitch
 from claimjobs.admin.purge import Kept, Purge
 from claimjobs.admin.stats import Retries, Stats
@@ -95,8 +95,8 @@ class QueueOperations:
             return read_backlog(connection, backend, self._consumer.plans.order, now=self._chosen.now, limit=limit)
 
     def overview(self, limit: int = LIMIT) -> Overview:
-        """What this queue is doing now: its backlog, its owners, its last dead jobs. No statement reads the whole
-        table. Raises as `backlog`.
+        """What this queue is doing now: its backlog, its owners, its last dead jobs, and keys of `per_key` that wait.
+        No statement reads the whole table. Raises as `backlog`.
         """
         backend, order = self._access.backend, self._consumer.plans.order
         with backend.tables_in_use.naming_what_is_missing(), self._access.connected_in_utc() as connection:
@@ -106,6 +106,8 @@ class QueueOperations:
             owners = statistics.owners_of(connection, backend, held) if backend.by_lease else ()
             paused, reason = statistics.read_pause(connection, backend)
             moment: datetime = connection.execute(sa.select(now)).scalar_one()
+            statements = self._consumer.plans.keys
+            keys = () if statements is None else read_keys(connection, statements, limit)
         last = self.jobs.last(DEAD, order, DEAD_SHOWN) if backlog.dead else ()
         dead = tuple(
             DeadJob(
@@ -115,7 +117,7 @@ class QueueOperations:
             )
             for stored in last
         )
-        return Overview(backend.source.name, moment, backlog, owners, dead, paused, reason)
+        return Overview(backend.source.name, moment, backlog, owners, dead, paused, reason, keys)
 
     def retries(self, where: Where = None) -> Retries:
         """How many failed jobs wait for their next attempt, and when the first of them is due. Raises BadPredicate.

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 import sqlalchemy as sa
 
+from claimjobs import read_map
 from claimjobs.cli import exits
 from tests.backends import DEADLINE, Backend
 from tests.cli.command import claimjobs
@@ -96,6 +97,16 @@ def test_it_says_what_it_found_and_guesses_no_value(tables: Backend, tmp_path: P
     ended = claimjobs("adopt", "pairs", "--kind", "batches", "--into", tmp_path, "--url", tables.url)
     assert (ended.code, "--on-done keep, or --on-done delete" in ended.err) == (exits.USAGE, True)
     assert list(tmp_path.iterdir()) == []
+
+
+def test_on_a_terminal_it_asks_for_each_value(tables: Backend, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("claimjobs.cli.adopt.asks", lambda: True)
+    words = ("adopt", "mails", "--kind", "rows", "--into", tmp_path, "--url", tables.url)
+    ended = claimjobs(*words, stdin=b"0\n1\n2\n\n")
+    assert ended.code == exits.OK, ended.err
+    assert "Which value of status means unclaimed: " in ended.err
+    assert "Which value of status means dead (Enter: none): " in ended.err
+    assert read_map(tmp_path / "mails.toml")["columns"].states == {"unclaimed": 0, "claimed": 1, "done": 2}
 
 
 @pytest.mark.parametrize("form", ["alembic", "django"])

@@ -124,7 +124,9 @@ def test_values_of_a_job_that_was_lost_are_not_written(backend: Backend) -> None
     assert {row["cents"] for row in rows(backend).values()} == {None}
 
 
-@pytest.mark.parametrize("way", ["batch", "threads", "tasks"])
+@pytest.mark.parametrize(
+    "way", ["batch", pytest.param("threads", marks=pytest.mark.pair("a pool writes the columns itself")), "tasks"]
+)
 def test_a_handler_of_a_job_returns_them(backend: Backend, way: str) -> None:
     def handle(job: Job) -> Done | None:
         if job.d == "3":

@@ -81,6 +81,7 @@ def key_rows(backend: Backend) -> dict[Any, Any]:
 
 
 @KINDS
+@pytest.mark.mariadb("it has no LATERAL: jobs are found by a statement for each key")
 def test_no_more_jobs_of_a_key_are_claimed_than_its_limit(backend: Backend, kind: dict[str, Any]) -> None:
     two = PerKey("customer", at_most=2)
     queue = mails(backend, two, [7] * 5 + [8] * 3 + [9], kind)

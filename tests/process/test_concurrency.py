@@ -78,7 +78,6 @@ def test_a_job_that_kills_its_process_is_found_among_those_in_hand(
 
 
 @EACH
-@dear
 def test_a_job_that_hangs_is_given_to_others_and_its_process_is_replaced(
     database: Backend, tmp_path: Path, handler: str
 ) -> None:

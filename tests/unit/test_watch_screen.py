@@ -10,7 +10,7 @@ import pytest
 from rich.console import Console
 
 from claimjobs.admin.backlog import Backlog
-from claimjobs.admin.overview import DeadJob, History, Overview
+from claimjobs.admin.overview import DeadJob, History, KeyState, Overview
 from claimjobs.admin.stats import OwnerStats
 from claimjobs.cli.watch_screen import WatchScreen, line, sparkline
 
@@ -64,6 +64,17 @@ def test_dead_owners_come_first_and_the_rest_is_counted() -> None:
     assert owners[0][0] == "99"
     assert any(f"{100 - len(owners)} more" in text for text in lines)
     assert sum("mailbox full" in text for text in lines) == 5
+
+
+def test_keys_that_wait_are_shown_with_their_turn() -> None:
+    _, history = history_of(5)
+    keys = (KeyState(7, 2, 1.4), KeyState("b\x1b[2J", 0, -65.0))
+    seen = replace(overview(10, owners=100, dead=10), keys=keys)
+    lines = [" ".join(text.split()) for text in drawn(seen, history, (80, 24))]
+    assert len(lines) == 24
+    place = lines.index("key holds its turn")
+    assert lines[place + 1].endswith("0 due for 1 min 5 s")
+    assert lines[place + 2] == "7 2 held back, again in 1 s"
 
 
 def test_a_question_takes_the_place_of_the_keys() -> None:
