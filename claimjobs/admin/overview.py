@@ -54,7 +54,7 @@ class KeyState:
         return self.next_in > 0
 
     @property
-    def turn(self) -> str:
+    def when(self) -> str:
         """When jobs of it may be claimed, in words."""
         return f"held back, again in {age(self.next_in)}" if self.is_held_back else f"due for {age(-self.next_in)}"
 
@@ -90,10 +90,10 @@ def read_keys(connection: sa.Connection, statements: KeyStatements, limit: int) 
     """The keys that wait longest, and those that are held back among the next `limit` ones."""
     due = connection.execute(statements.first_due(KEYS_SHOWN)).all()
     rows = [*due, *connection.execute(statements.first_held_back(KEYS_SHOWN, limit))]
-    turns = {key_of(key): (at - now).total_seconds() for *key, at, now in rows}
-    counted = connection.execute(statements.claimed, {"claimjobs_per_keys": list(turns)}) if turns else ()
+    waiting = {key_of(key): (at - now).total_seconds() for *key, at, now in rows}
+    counted = connection.execute(statements.claimed, {"claimjobs_per_keys": list(waiting)}) if waiting else ()
     jobs = {key_of(key): count for *key, count in counted}
-    return tuple(KeyState(key, jobs.get(key, 0), next_in) for key, next_in in turns.items())
+    return tuple(KeyState(key, jobs.get(key, 0), next_in) for key, next_in in waiting.items())
 
 
 class History:

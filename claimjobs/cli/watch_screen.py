@@ -108,7 +108,7 @@ class WatchScreen:
         table = _table(("key", "left"), ("holds", "right"), ("its turn", "left"))
         for key in sorted(self._seen.keys, key=lambda key: key.next_in)[:most]:
             style = "yellow" if key.is_held_back else None
-            table.add_row(key_in_message(key.key), f"{key.jobs:,}", key.turn, style=style)
+            table.add_row(key_in_message(key.key), f"{key.jobs:,}", key.when, style=style)
         return table
 
     def _dead(self, most: int) -> Table:

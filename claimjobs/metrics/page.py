@@ -115,7 +115,7 @@ def _shown(seen: Overview, history: History) -> Iterator[str]:
             yield f"<p>{len(owners) - MOST_OWNERS:,} more owners</p>\n"
     if seen.keys:
         yield "<h2>Keys that wait</h2>\n"
-        keys = ((key_in_message(key.key), f"{key.jobs:,}", key.turn) for key in seen.keys)
+        keys = ((key_in_message(key.key), f"{key.jobs:,}", key.when) for key in seen.keys)
         yield _table(("key", "holds", "its turn"), keys)
     if seen.dead:
         yield "<h2>Dead jobs, the last first</h2>\n"

@@ -71,15 +71,15 @@ class KeyStatements:
 
     def first_due(self, limit: int) -> sa.Select[Any]:
         """The key rows that have been due for the longest time: key, `next_at`, and the time."""
-        return self._turns(self._table.c.next_at <= self._now).limit(limit)
+        return self._with_now(self._table.c.next_at <= self._now).limit(limit)
 
     def first_held_back(self, limit: int, among: int) -> sa.Select[Any]:
         """The next ones that a limit or a rate holds back, among the next `among` that are not due: as `first_due`."""
-        later = self._turns(self._table.c.next_at > self._now, self._table.c.held_back).limit(among)
+        later = self._with_now(self._table.c.next_at > self._now, self._table.c.held_back).limit(among)
         rows = later.subquery("claimjobs_later")
         return sa.select(*list(rows.c)[:-1]).where(rows.c.held_back).order_by(rows.c.next_at).limit(limit)
 
-    def _turns(self, which: sa.ColumnElement[bool], *more: sa.Column[Any]) -> sa.Select[Any]:
+    def _with_now(self, which: sa.ColumnElement[bool], *more: sa.Column[Any]) -> sa.Select[Any]:
         at = self._table.c.next_at
         rows = sa.select(*self.key, at, sa.type_coerce(self._now, Instant).label(NOW), *more)
         return rows.where(which).order_by(at, *self.key)

@@ -84,10 +84,10 @@ def test_it_shows_keys_that_are_held_back_and_those_that_wait_longest(
     assert not queue.claim(9)
     clock.now += timedelta(seconds=1)
     [held] = [key for key in queue.overview().keys if key.is_held_back]
-    assert (held.key, held.jobs, held.turn) == (7, 2, "held back, again in 1 s")
+    assert (held.key, held.jobs, held.when) == (7, 2, "held back, again in 1 s")
     clock.now += timedelta(seconds=11)
     waits = queue.overview().keys[0]
-    assert (waits.key, waits.turn) == (7, "due for 10 s")
+    assert (waits.key, waits.when) == (7, "due for 10 s")
 
 
 def test_the_page_in_a_browser_shows_what_is_read(backend: Backend) -> None:
