@@ -6,7 +6,6 @@ import json
 import keyword
 import re
 from collections.abc import Iterable, Mapping
-from datetime import UTC, date, datetime
 from pathlib import Path
 from typing import Any, Final
 
@@ -22,7 +21,7 @@ from claimjobs.explain.diagnosis import INDEX, additions
 from claimjobs.key_text import visible
 from claimjobs.queue.map_file import queue_of
 from claimjobs.table.columns import STATES, Columns
-from claimjobs.table.ddl import ddl
+from claimjobs.table.ddl import ddl_statements
 
 MIGRATIONS: Final = ("sql", "alembic", "django")
 LEAST: Final = ("unclaimed", "claimed")
@@ -190,8 +189,7 @@ def _statements(plan: Plan) -> list[str]:
         altered = (
             [] if plan.kind == "side-car" else additions(engine, queue.settings, [*plan.found.lacks(plan.kind), INDEX])
         )
-    made = [part.strip() for part in ddl(engine, plan.tables()).split(";\n") if part.strip()]
-    return [f"{statement.rstrip(';')};" for statement in (*altered, *made)]
+    return [*altered, *ddl_statements(engine, plan.tables())]
 
 
 def _must_ask(option: str) -> None:
@@ -291,43 +289,11 @@ def _migration(kind: str, engine: sa.Engine, statements: list[str], form: Mappin
 
 def _test(plan: Plan, statements: list[str], form: Mapping[str, str]) -> str:
     found = plan.found
-    alone = sa.Table(found.table.name, sa.MetaData(schema=found.table.schema))
-    for column in found.table.columns:
-        copied = column._copy()
-        if column.autoincrement is True:
-            copied.server_default = None  # it may name a sequence, which the new table gets by itself
-        alone.append_column(copied)
-    if not list(found.table.primary_key):
-        sa.Index(f"{found.table.name}_key", *(alone.c[name] for name in found.key), unique=True)
-    parts = map(str.strip, ddl(found.engine, [alone]).split(";\n"))
-    theirs = [part for part in parts if part and "COMMENT" not in part]
-    tables = "[\n" + "".join(f"    {statement.rstrip(';')!r},\n" for statement in [*theirs, *statements]) + "]"
+    all_statements = [*ddl_statements(found.engine, [found.table_alone()], marked=False), *statements]
+    tables = "[\n" + "".join(f"    {statement.rstrip(';')!r},\n" for statement in all_statements) + "]"
     kind = found.engine.dialect.name
     server = (
         "" if DRIVER.startswith(kind) else f"Set CLAIMJOBS_TEST_URL to a {kind} server whose account makes databases."
     )
-    row = {column.name: _sample(column, plan) for column in found.table.columns if _must_be_given(column, plan)}
     name, schema = found.table.name, found.table.schema
-    return TEST.format(**form, tables=tables, row=repr(row), server=server, name=name, schema=schema)
-
-
-def _must_be_given(column: sa.Column[Any], plan: Plan) -> bool:
-    is_status = column.name == plan.found.names.get("status") and "unclaimed" in plan.states
-    is_counted = column.autoincrement is True or column.identity is not None or column.computed is not None
-    return is_status or (not column.nullable and column.server_default is None and not is_counted)
-
-
-def _sample(column: sa.Column[Any], plan: Plan) -> Any:
-    """A value that the column holds; of the status that of a job that waits."""
-    if column.name == plan.found.names.get("status"):
-        return plan.states.get("unclaimed", next(iter(plan.found.values), "new"))
-    type_ = column.type
-    if isinstance(type_, sa.Enum):
-        return type_.enums[0]
-    if isinstance(type_, sa.Boolean):
-        return True
-    if isinstance(type_, (sa.Integer, sa.Numeric)):
-        return 1
-    if isinstance(type_, sa.DateTime):
-        return datetime(2026, 1, 1, tzinfo=UTC).isoformat()
-    return date(2026, 1, 1).isoformat() if isinstance(type_, sa.Date) else "x"
+    return TEST.format(**form, tables=tables, row=repr(plan.waiting_row()), server=server, name=name, schema=schema)

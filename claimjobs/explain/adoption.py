@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import UTC, date, datetime
 from typing import Any, Final
 
 import sqlalchemy as sa
@@ -59,6 +60,19 @@ class Adoption:
         key: Any = None if self.key == primary else self.key if len(self.key) > 1 else self.key[0]
         names: Any = dict(self.names)
         return Columns(key=key, **names)
+
+    def table_alone(self) -> sa.Table:
+        """The same table for another database: without comments, and without what refers to other tables."""
+        alone = sa.Table(self.table.name, sa.MetaData(schema=self.table.schema))
+        for column in self.table.columns:
+            copied = column._copy()
+            copied.comment = None
+            if column.autoincrement is True:
+                copied.server_default = None  # it may name a sequence, which the new table gets by itself
+            alone.append_column(copied)
+        if not list(self.table.primary_key):
+            sa.Index(f"{self.table.name}_key", *(alone.c[name] for name in self.key), unique=True)
+        return alone
 
     def lacks(self, kind: str) -> list[str]:
         """The roles without a column that this kind, or a failed job, needs one for."""
@@ -163,6 +177,29 @@ class Plan:
         if self.kind == "side-car":
             return side_car_tables(self.found.engine, name, columns=self.described()["columns"])
         return shared_tables(schema)
+
+    def waiting_row(self) -> dict[str, Any]:
+        """A row that is a job that waits: values for the columns that have no default."""
+        return {column.name: self._sample(column) for column in self.found.table.columns if self._must_be_given(column)}
+
+    def _must_be_given(self, column: sa.Column[Any]) -> bool:
+        is_status = column.name == self.found.names.get("status") and "unclaimed" in self.states
+        is_counted = column.autoincrement is True or column.identity is not None or column.computed is not None
+        return is_status or (not column.nullable and column.server_default is None and not is_counted)
+
+    def _sample(self, column: sa.Column[Any]) -> Any:
+        if column.name == self.found.names.get("status"):
+            return self.states.get("unclaimed", next(iter(self.found.values), "new"))
+        type_ = column.type
+        if isinstance(type_, sa.Enum):
+            return type_.enums[0]
+        if isinstance(type_, sa.Boolean):
+            return True
+        if isinstance(type_, (sa.Integer, sa.Numeric)):
+            return 1
+        if isinstance(type_, sa.DateTime):
+            return datetime(2026, 1, 1, tzinfo=UTC).isoformat()
+        return date(2026, 1, 1).isoformat() if isinstance(type_, sa.Date) else "x"
 
 
 def with_locks(engine: sa.Engine, statement: str) -> str:

@@ -20,10 +20,19 @@ Bind = sa.Engine | sa.Connection
 
 
 def ddl(engine: sa.Engine, tables: list[sa.Table], *, recreate: bool = False) -> str:
-    """The statements that `make` would run on an empty database, for a DBA or a migration.
+    """The statements that `make` would run on an empty database, as one text for a DBA or a migration: see
+    `ddl_statements`.
+    """
+    return "\n\n".join(ddl_statements(engine, tables, recreate=recreate)) + "\n"
 
-    With `recreate` the jobs are dropped first. It needs no connection. Raises UnfitTable for a name that a table or its
-    parts cannot have.
+
+def ddl_statements(
+    engine: sa.Engine, tables: list[sa.Table], *, recreate: bool = False, marked: bool = True
+) -> list[str]:
+    """The statements that `make` would run on an empty database.
+
+    With `recreate` the jobs are dropped first. `marked`: the comment of each table says that claimjobs made it. It
+    needs no connection. Raises UnfitTable for a name that a table or its parts cannot have.
     """
     check_names(dialect_named_by(engine), tables)
     statements: list[str] = []
@@ -32,12 +41,11 @@ def ddl(engine: sa.Engine, tables: list[sa.Table], *, recreate: bool = False) ->
         if recreate and table.name not in SHARED_TABLES:
             table.drop(printer, checkfirst=False)
         table.create(printer, checkfirst=False)
-        if MADE_BY not in (table.comment or ""):
+        if marked and MADE_BY not in (table.comment or ""):
             statements.append(text(table_comment(table), engine))
     runs = groupby(statements, lambda statement: statement.startswith("CREATE INDEX"))
     # SQLAlchemy keeps the indexes of a table in a set, whose order differs at every run.
-    ordered = [one for is_index, run in runs for one in (sorted(run) if is_index else run)]
-    return "\n\n".join(ordered) + "\n"
+    return [one for is_index, run in runs for one in (sorted(run) if is_index else run)]
 
 
 def text(sql: Any, bind: Bind) -> str:

@@ -42,7 +42,10 @@ CASES = {
 
 @pytest.fixture
 def tables(database: Backend) -> Backend:
-    for statement in (*TABLES.values(), *ROWS):
+    says = "who pays; COMMENT\n;\n"
+    comment = {"postgres": f"COMMENT ON COLUMN orders.customer IS '{says}'"}
+    other = f"ALTER TABLE orders MODIFY customer INTEGER NOT NULL COMMENT '{says}'"
+    for statement in (*TABLES.values(), *ROWS, comment.get(database.family, other)):
         database.run(statement)
     return database
 
