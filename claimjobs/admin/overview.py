@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Final
+from typing import Any, Final
 
 import sqlalchemy as sa
 
-from claimjobs.admin.backlog import Backlog
-from claimjobs.admin.stats import OwnerStats
+from claimjobs.admin.backlog import Backlog, read_backlog
+from claimjobs.admin.stats import OwnerStats, held_by, owners_of, read_pause
+from claimjobs.admin.stored_jobs import StoredJob
 from claimjobs.dialects import Key
 from claimjobs.instants import age
 from claimjobs.job import key_of
 from claimjobs.statements.key_rows import KeyStatements
+from claimjobs.table.backend import Backend
+from claimjobs.table.roles import ColumnRoles
 
 DEAD_SHOWN: Final = 10
 """The last dead jobs that are read."""
@@ -85,8 +88,42 @@ class Overview:
         """Whether no more jobs are in this state than were counted."""
         return self.jobs(state) < self.backlog.limit
 
+    @property
+    def dead_owners_first(self) -> Sequence[OwnerStats]:
+        """The owners in the order in which a person wants to see them."""
+        return sorted(self.owners, key=lambda owner: (not owner.dead, owner.id))
 
-def read_keys(connection: sa.Connection, statements: KeyStatements, limit: int) -> tuple[KeyState, ...]:
+    def count(self, state: str) -> str:
+        """How many jobs are in this state, in words: with a plus if there may be more."""
+        return f"{self.jobs(state):,}{'' if self.is_exact(state) else '+'}"
+
+
+def read_overview(
+    connection: sa.Connection,
+    backend: Backend,
+    order: Sequence[sa.ColumnElement[Any]],
+    key_statements: KeyStatements | None,
+    *,
+    now: sa.ColumnElement[Any],
+    limit: int,
+) -> Overview:
+    """What a queue is doing, without its dead jobs. `key_statements`: those of `per_key`, if there is one."""
+    backlog = read_backlog(connection, backend, order, now=now, limit=limit)
+    held = held_by(connection, backend) if backend.by_lease else {}
+    owners = owners_of(connection, backend, held) if backend.by_lease else ()
+    paused, reason = read_pause(connection, backend)
+    moment: datetime = connection.execute(sa.select(now)).scalar_one()
+    keys = () if key_statements is None else _read_keys(connection, key_statements, limit)
+    return Overview(backend.source.name, moment, backlog, owners, (), paused, reason, keys)
+
+
+def dead_job(stored: StoredJob, roles: ColumnRoles) -> DeadJob:
+    """What is shown of a dead job."""
+    record: Mapping[str, Any] = stored.record or {}
+    return DeadJob(stored.key, roles.value_of("attempts", record), str(roles.value_of("last_error", record, "")))
+
+
+def _read_keys(connection: sa.Connection, statements: KeyStatements, limit: int) -> tuple[KeyState, ...]:
     """The keys that wait longest, and those that are held back among the next `limit` ones."""
     due = connection.execute(statements.first_due(KEYS_SHOWN)).all()
     rows = [*due, *connection.execute(statements.first_held_back(KEYS_SHOWN, limit))]
@@ -121,6 +158,11 @@ class History:
         first = next(one for one in known if (last.now - one.now).total_seconds() <= seconds)
         span = (last.now - first.now).total_seconds()
         return (last.jobs(state) - first.jobs(state)) / span if span > 0 else None
+
+    def shown_change(self, state: str) -> str:
+        """The change of this state, in words; empty if it is not known."""
+        change = self.change(state)
+        return "" if change is None else f"{change:+,.1f}"
 
     def empty_in(self) -> float | None:
         """Seconds until no job is unclaimed, if it goes on like that; None: not known, or never."""

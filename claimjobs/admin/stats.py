@@ -45,6 +45,11 @@ class OwnerStats:
     unclaimable: int
     """How many rows it leaves, because no claim can take them: its log names them (`jobs_unclaimable`)."""
 
+    @property
+    def life(self) -> str:
+        """`dead` or `asleep`; empty: it is awake."""
+        return "dead" if self.dead else "" if self.asleep is None else "asleep"
+
 
 @dataclass(frozen=True)
 class Stats:

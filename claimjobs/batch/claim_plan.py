@@ -114,7 +114,7 @@ class ClaimPlans:
         return last
 
     @property
-    def keys(self) -> KeyStatements | None:
+    def key_statements(self) -> KeyStatements | None:
         """The statements about key rows, of the queue's own predicate; None: there is no `per_key`."""
         return self._key_rows(self.selector.selection(None))
 

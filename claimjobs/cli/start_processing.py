@@ -145,8 +145,11 @@ def start_processing(
         limits["generators"] = 0 if given["handler"] else GENERATORS
     run = Run(**{**limits, "drain": limits["drain"] or limits["drain_retries"]})
     endpoints = Endpoints(metrics_port, health_port, bind)
+    ends = not run.generators or run.jobs is not None or run.duration is not None
     _refuse_what_has_no_effect(
         context,
+        drain=(ends, "--jobs, --duration or --generators 0"),
+        drain_retries=(ends, "--jobs, --duration or --generators 0"),
         rate=(run.generators > 0, "--generators"),
         jobs=(run.generators > 0, "--generators"),
         grace=(run.duration is not None, "--duration"),
@@ -181,7 +184,8 @@ def _refuse_what_has_no_effect(context: click.Context, **needs: tuple[bool, str]
     """Raise UsageError for an option of the command line that needs another one, which is not there."""
     for name, (there, needed) in needs.items():
         if not there and context.get_parameter_source(name) is ParameterSource.COMMANDLINE:
-            raise click.UsageError(f"--{name} has no effect without {needed}: give that, or leave out --{name}")
+            option = f"--{name.replace('_', '-')}"
+            raise click.UsageError(f"{option} has no effect without {needed}: give that, or leave out {option}")
 
 
 def _supervised(supervisor: Supervisor, screen: Screen, served: AbstractContextManager[None]) -> Summary:

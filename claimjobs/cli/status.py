@@ -15,6 +15,7 @@ from claimjobs.admin.backlog import LIMIT
 from claimjobs.admin.stats import OwnerStats, Stats
 from claimjobs.cli import exits
 from claimjobs.cli.console import command, completed, data, log_as_messages, number, say, show, wrapped
+from claimjobs.cli.jobs import COUNTED
 from claimjobs.cli.options import AT_LEAST_1, COUNT, Duration, Seconds, bind, port
 from claimjobs.cli.queue_options import Target, claim_options, queue_options
 from claimjobs.database.connect import connected
@@ -34,8 +35,6 @@ from claimjobs.table.reflection import MARK_LOST, lost_mark
 
 IN_SECONDS: Final = ("age", "silence", "lease", "asleep")
 LOCKS: Final = {"held": "lock held", "free": "lock free", "none": "lease only"}
-COUNTED: Final = 100_000
-"""The jobs of the queue are counted up to this number: a predicate may have no index."""
 MOST: Final = 10
 """How many values without a state are shown."""
 

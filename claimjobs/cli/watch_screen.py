@@ -24,18 +24,13 @@ def line(seen: Overview, history: History) -> str:
     """The queue in one line."""
     owners = ", ".join(f"{number:,} {life}" for life, number in seen.backlog.owners.items() if number)
     parts = [
-        *(f"{count(seen, state)} {state}" for state in STATES),
+        *(f"{seen.count(state)} {state}" for state in STATES),
         f"{seen.backlog.due:,} due",
         *_waits(seen, history),
         *([f"owners: {owners}"] if owners else []),
     ]
     paused = f"paused for {age(seen.paused)}{_reason(seen)}, " if seen.paused is not None else ""
     return f"{seen.now:%H:%M:%S} {seen.table}: {paused}{', '.join(parts)}"
-
-
-def count(seen: Overview, state: str) -> str:
-    """How many jobs are in a state; with a plus if there may be more."""
-    return f"{seen.jobs(state):,}{'' if seen.is_exact(state) else '+'}"
 
 
 def sparkline(values: Sequence[int], width: int) -> str:
@@ -82,31 +77,29 @@ class WatchScreen:
     def _states(self, width: int) -> Table:
         table = _table(("state", "left"), ("jobs", "right"), ("change/s", "right"), ("", "left"))
         for state in STATES:
-            change = self._history.change(state)
             values = [jobs for _, jobs in self._history.counts(state)]
-            shown = "" if change is None else f"{change:+,.1f}"
-            table.add_row(state, count(self._seen, state), shown, sparkline(values, max(0, width - 40)))
+            change = self._history.shown_change(state)
+            table.add_row(state, self._seen.count(state), change, sparkline(values, max(0, width - 40)))
         return table
 
     def _owners(self, most: int) -> Table | Text:
-        owners = sorted(self._seen.owners, key=lambda owner: (not owner.dead, owner.id))
+        owners = self._seen.dead_owners_first
         if not owners:
             return Text("no owner is registered: nobody claims by lease", style="dim")
         table = _table(
             ("owner", "right"), ("host:pid", "left"), ("holds", "right"), ("heartbeat", "right"), ("", "left")
         )
         for owner in owners[: max(0, most - (len(owners) > most))]:
-            says = "dead" if owner.dead else "asleep" if owner.asleep is not None else ""
             style = "red" if owner.dead else None
             where = f"{visible(owner.host)}:{owner.pid}"
-            table.add_row(str(owner.id), where, f"{owner.jobs:,}", f"{age(owner.silence)} ago", says, style=style)
+            table.add_row(str(owner.id), where, f"{owner.jobs:,}", f"{age(owner.silence)} ago", owner.life, style=style)
         if len(owners) > most > 0:
             table.add_row("", f"{len(owners) - most + 1:,} more", "", "", "")
         return table
 
     def _keys(self, most: int) -> Table:
         table = _table(("key", "left"), ("holds", "right"), ("its turn", "left"))
-        for key in sorted(self._seen.keys, key=lambda key: key.next_in)[:most]:
+        for key in self._seen.keys[:most]:
             style = "yellow" if key.is_held_back else None
             table.add_row(key_in_message(key.key), f"{key.jobs:,}", key.when, style=style)
         return table

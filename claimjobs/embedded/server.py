@@ -91,11 +91,12 @@ def temporary() -> Iterator[str]:
 
     Raises EmbeddedFailed.
     """
-    if os.geteuid() == 0:  # the account of root's server can enter this one, and perhaps not that of TMPDIR
-        ROOT_FOLDER.mkdir(parents=True, exist_ok=True, mode=0o755)
-    folder = Path(tempfile.mkdtemp(prefix="claimjobs-test-", dir=ROOT_FOLDER if os.geteuid() == 0 else None))
+    parent = ROOT_FOLDER if os.geteuid() == 0 else None
+    if parent is not None:  # the account of root's server can enter this one, and perhaps not that of TMPDIR
+        parent.mkdir(parents=True, exist_ok=True, mode=0o755)
+    folder = Path(tempfile.mkdtemp(prefix="claimjobs-test-", dir=parent))
     try:
-        if os.geteuid() == 0:
+        if parent is not None:
             folder.chmod(0o755)
         with _kept(folder, _programs(folder / "data"), _say, is_temporary=True) as socket:
             yield _url(socket)

@@ -100,19 +100,20 @@ def _shown(seen: Overview, history: History) -> Iterator[str]:
         reason = f": {_text(seen.pause_reason)}" if seen.pause_reason else ""
         yield f'<p class="warning">Paused for {age(seen.paused)}{reason}</p>\n'
     yield f"<p>{_text(', '.join(_waits(seen, history)) or 'no job is due')}; {seen.now:%Y-%m-%d %H:%M:%S} UTC</p>\n"
-    yield _table(("state", "jobs", "change/s"), (_state(seen, history, state) for state in STATES))
+    yield _table(
+        ("state", "jobs", "change/s"), ((state, seen.count(state), history.shown_change(state)) for state in STATES)
+    )
     for state in STATES:
         yield _plot(state, history.counts(state))
     if seen.owners:
         yield "<h2>Owners</h2>\n"
-        owners = sorted(seen.owners, key=lambda owner: (not owner.dead, owner.id))
         rows = (
-            (owner.id, f"{owner.host}:{owner.pid}", f"{owner.jobs:,}", f"{age(owner.silence)} ago", _life(owner))
-            for owner in owners[:MOST_OWNERS]
+            (owner.id, f"{owner.host}:{owner.pid}", f"{owner.jobs:,}", f"{age(owner.silence)} ago", owner.life)
+            for owner in seen.dead_owners_first[:MOST_OWNERS]
         )
         yield _table(("owner", "host and process", "holds", "heartbeat", ""), rows)
-        if len(owners) > MOST_OWNERS:
-            yield f"<p>{len(owners) - MOST_OWNERS:,} more owners</p>\n"
+        if len(seen.owners) > MOST_OWNERS:
+            yield f"<p>{len(seen.owners) - MOST_OWNERS:,} more owners</p>\n"
     if seen.keys:
         yield "<h2>Keys that wait</h2>\n"
         keys = ((key_in_message(key.key), f"{key.jobs:,}", key.when) for key in seen.keys)
@@ -123,22 +124,12 @@ def _shown(seen: Overview, history: History) -> Iterator[str]:
         yield _table(("job", "failures", "last error"), dead)
 
 
-def _state(seen: Overview, history: History, state: str) -> tuple[object, ...]:
-    change = history.change(state)
-    count = f"{seen.jobs(state):,}{'' if seen.is_exact(state) else '+'}"
-    return state, count, "" if change is None else f"{change:+,.1f}"
-
-
 def _waits(seen: Overview, history: History) -> Iterator[str]:
     yield f"{seen.backlog.due:,}{'' if seen.is_exact('unclaimed') else '+'} due"
     if seen.backlog.oldest is not None:
         yield f"the oldest for {age(seen.backlog.oldest)}"
     if (left := history.empty_in()) is not None:
         yield f"empty in {age(left)}"
-
-
-def _life(owner: Any) -> str:
-    return "dead" if owner.dead else "asleep" if owner.asleep is not None else ""
 
 
 def _table(titles: Sequence[str], rows: Iterable[Iterable[object]]) -> str:

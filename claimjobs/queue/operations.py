@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING
 
@@ -10,7 +11,7 @@ import sqlalchemy as sa
 
 from claimjobs.admin import stats as statistics
 from claimjobs.admin.backlog import LIMIT, Backlog, read_backlog
-from claimjobs.admin.overview import DEAD_SHOWN, DeadJob, Overview, read_keys
+from claimjobs.admin.overview import DEAD_SHOWN, Overview, dead_job, read_overview
 from claimjobs.admin.pause import PauseSwitch
 from claimjobs.admin.purge import Kept, Purge
 from claimjobs.admin.stats import Retries, Stats
@@ -100,24 +101,10 @@ class QueueOperations:
         """
         backend, order = self._access.backend, self._consumer.plans.order
         with backend.tables_in_use.naming_what_is_missing(), self._access.connected_in_utc() as connection:
-            now = self._chosen.now
-            backlog = read_backlog(connection, backend, order, now=now, limit=limit)
-            held = statistics.held_by(connection, backend) if backend.by_lease else {}
-            owners = statistics.owners_of(connection, backend, held) if backend.by_lease else ()
-            paused, reason = statistics.read_pause(connection, backend)
-            moment: datetime = connection.execute(sa.select(now)).scalar_one()
-            statements = self._consumer.plans.keys
-            keys = () if statements is None else read_keys(connection, statements, limit)
-        last = self.jobs.last(DEAD, order, DEAD_SHOWN) if backlog.dead else ()
-        dead = tuple(
-            DeadJob(
-                stored.key,
-                backend.roles.value_of("attempts", stored.record or {}),
-                str(backend.roles.value_of("last_error", stored.record or {}, "")),
-            )
-            for stored in last
-        )
-        return Overview(backend.source.name, moment, backlog, owners, dead, paused, reason, keys)
+            keys = self._consumer.plans.key_statements
+            seen = read_overview(connection, backend, order, keys, now=self._chosen.now, limit=limit)
+        last = self.jobs.last(DEAD, order, DEAD_SHOWN) if seen.backlog.dead else ()
+        return replace(seen, dead=tuple(dead_job(stored, backend.roles) for stored in last))
 
     def retries(self, where: Where = None) -> Retries:
         """How many failed jobs wait for their next attempt, and when the first of them is due. Raises BadPredicate.

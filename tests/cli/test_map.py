@@ -330,6 +330,8 @@ def test_a_dropped_option_names_what_replaces_it() -> None:
         (("--jobs", "5"), "--jobs has no effect without --generators"),
         (("--grace", "5"), "--grace has no effect without --duration"),
         (("--bind", "0.0.0.0"), "--bind has no effect without --metrics-port or --health-port"),
+        (("--generators", "1"), "--drain has no effect without --jobs, --duration or --generators 0"),
+        (("--generators", "1", "--drain-retries"), "--drain has no effect without --jobs, --duration or --generators"),
     ],
 )
 def test_an_option_that_would_have_no_effect_is_refused(anywhere: Backend, words: tuple[str, ...], told: str) -> None:

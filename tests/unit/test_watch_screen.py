@@ -68,7 +68,7 @@ def test_dead_owners_come_first_and_the_rest_is_counted() -> None:
 
 def test_keys_that_wait_are_shown_with_their_turn() -> None:
     _, history = history_of(5)
-    keys = (KeyState(7, 2, 1.4), KeyState("b\x1b[2J", 0, -65.0))
+    keys = (KeyState("b\x1b[2J", 0, -65.0), KeyState(7, 2, 1.4))
     seen = replace(overview(10, owners=100, dead=10), keys=keys)
     lines = [" ".join(text.split()) for text in drawn(seen, history, (80, 24))]
     assert len(lines) == 24
