@@ -18,8 +18,10 @@ from claimjobs.cli.main import COMMANDS, main
 from tests.backends import Backend
 from tests.cli.command import claimjobs
 
-RUN_ELSEWHERE = {"start-processing", "exporter"}
-"""Commands whose examples take their time. So does one with `--every`."""
+RUN_ELSEWHERE = {"start-processing", "exporter", "watch"}
+"""Commands whose examples do not end by themselves. Neither does one with `--every`."""
+ASKS = "claimjobs adopt orders"
+"""It ends on a terminal only: tests/cli/test_adopt.py answers."""
 
 
 def words_of_all() -> list[tuple[str, ...]]:
@@ -44,7 +46,11 @@ def examples(*words: str) -> list[str]:
 
 
 EXAMPLES = [
-    line for words in WORDS if words[0] not in RUN_ELSEWHERE for line in examples(*words) if "--every" not in line
+    line
+    for words in WORDS
+    if words[0] not in RUN_ELSEWHERE
+    for line in examples(*words)
+    if "--every" not in line and line != ASKS
 ]
 
 
@@ -75,6 +81,8 @@ def test_an_example_runs(anywhere: Backend, folder: Path, line: str) -> None:
         anywhere.run("CREATE UNIQUE INDEX once ON jobs (d, e)")
     if "--table emails" in line:
         anywhere.make("emails")
+    if line.startswith("claimjobs adopt"):
+        anywhere.run(f"CREATE TABLE {line.split()[2]} (nr INTEGER PRIMARY KEY, state VARCHAR(10) NOT NULL)")
     environment = {
         **os.environ,
         "CLAIMJOBS_URL": anywhere.url,
@@ -99,12 +107,13 @@ def test_there_are_examples_of_every_command() -> None:
 
 
 @pytest.mark.parametrize("words", WORDS, ids=" ".join)
+@pytest.mark.each_value("words", "it costs next to nothing")
 def test_every_command_has_help(words: tuple[str, ...]) -> None:
     ended = claimjobs(*words, "-h")
     assert ended.code == exits.OK
     assert "--url URL" in ended.out
-    # An upgrade is about all tables of a database, not about a queue.
-    assert ("--table NAME | MODULE:ATTRIBUTE" in ended.out) == (words != ("upgrade-tables",))
+    # An upgrade is about all tables of a database, and the table to adopt is no queue yet.
+    assert ("--table NAME | MODULE:ATTRIBUTE" in ended.out) == (words not in {("upgrade-tables",), ("adopt",)})
 
 
 def test_every_exit_code_is_told() -> None:

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from typing import Any
+from unittest.mock import patch
 
 import sqlalchemy as sa
 
@@ -36,8 +37,11 @@ def owner_of(queue: Queue) -> Owner | None:
 
 
 def still(queue: Queue) -> Queue:
-    """The queue, registered, with its heart stopped."""
-    hold_of(queue).owner.stop()
+    """The queue, registered, with its heart stopped: if it is registered here, that has never beaten."""
+    with patch.object(Owner, "_run"):
+        owner = hold_of(queue).owner
+    owner.stop()
+    owner.sleeper.stop()
     return queue
 
 

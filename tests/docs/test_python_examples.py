@@ -78,7 +78,7 @@ def test_the_enqueue_example_enqueues(shop: Shop) -> None:
 @pytest.mark.thorough("every example of the guide, each a program or a command")
 def test_the_failure_example_leaves_what_its_comments_say(shop: Shop) -> None:
     shop.open()
-    block = _with("Retry(")
+    block = _with("retry=Retry(attempts=3")
     shop.run(block.text, str(block))
     failed = {row["last_error"]: row for row in shop.backend.rows("emails") if row["attempts"]}
     assert {error: row["status"] for error, row in failed.items()} == {
@@ -157,7 +157,7 @@ def test_the_file_says_the_same_as_the_example_in_python(any_shop: Shop) -> None
 @pytest.mark.thorough("every example of the guide, each a program or a command")
 def test_the_rentals_are_returned_and_none_is_deleted(shop: Shop) -> None:
     shop.open()
-    block = _with('on_done="leave"')
+    block = _with('"rental", where=is_open')
     queue = shop.run(block.text, str(block))["queue"]
     assert (queue.report.done, queue.report.still_due) == (3, 0)
     rentals = shop.backend.rows("rental")
