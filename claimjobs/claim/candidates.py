@@ -9,6 +9,7 @@ from typing import Any, Final, Generic, TypeVar
 
 import sqlalchemy as sa
 
+from claimjobs.claim.row_reader import at_most
 from claimjobs.claim.strategy import After, ClaimRequest, Phase
 from claimjobs.dialects import Dialect, Key
 from claimjobs.errors import KeyUnfit, Unreadable, key_unequal
@@ -127,11 +128,6 @@ def first_group(rows: Sequence[Sequence[Any]], size: int) -> tuple[list[Key], in
     group_size = rows[0][-1]
     keys = [key_of(row[:-1]) for row in rows if row[-1] == group_size]
     return keys, at_most(size, group_size)
-
-
-def at_most(size: int, group_size: int) -> int:
-    """How many jobs of a group of suspects may be claimed at once. A `group_size` of 0: they are no suspects."""
-    return min(size, max(1, group_size // 2)) if group_size else size
 
 
 def examined_of(candidates: list[Key], jobs: Sequence[Job], size: int) -> int:

@@ -11,7 +11,6 @@ from claimjobs.claim.candidates import (
     CandidateCount,
     CandidateFinder,
     CursorStatement,
-    at_most,
     check_keys,
     examined_of,
     first_group,
@@ -59,9 +58,9 @@ class FindThenLock(JobLocks):
         """Lock those of the candidates that are still free. `rows`: of a search. `taken`: keys that are not free."""
         candidates, size = first_group(rows, request.size)
         free = [key for key in candidates if key not in taken]
-        jobs = self._locked(connection, free, size, marked) if free else []
+        jobs, suspects = self._locked(connection, free, size, marked) if free else ([], False)
         end = self._finder.end(connection, request) if not jobs and len(rows) >= request.limit else None
-        return ClaimResult(jobs, len(rows), examined_of(candidates, jobs, size), suspects=bool(rows[0][-1]), end=end)
+        return ClaimResult(jobs, len(rows), examined_of(candidates, jobs, size), suspects=suspects, end=end)
 
     def phases(self, request: ClaimRequest, keys: list[Key]) -> list[Phase]:
         candidates = {"claimjobs_candidates": keys, "claimjobs_size": request.size}
@@ -69,19 +68,17 @@ class FindThenLock(JobLocks):
 
     def _locked(
         self, connection: sa.Connection, candidates: list[Key], size: int, marked: Mapping[str, Any]
-    ) -> list[Job]:
+    ) -> tuple[list[Job], bool]:
+        """The jobs; whether they are suspects."""
         parameters = {"claimjobs_candidates": candidates, "claimjobs_size": size}
-        jobs = self._reader.jobs(self._lock.rows(connection, parameters, self._reader), marked)
+        chosen, suspects = self._reader.first_group(self._lock.rows(connection, parameters, self._reader), size)
+        jobs = self._reader.jobs(chosen, marked)
         check_keys(self._roles, jobs)
-        return jobs
+        return jobs, suspects
 
 
 class FindAndLock(JobLocks):
-    """One statement, for a database that can lock what a subquery finds.
-
-    Only locked rows show which jobs are suspects. Rows of another group stay locked, unused, until the transaction
-    ends.
-    """
+    """One statement, for a database that can lock what a subquery finds."""
 
     def __init__(self, backend: Backend, selection: Selection, known: Sequence[str] = ()) -> None:
         self._roles = backend.roles
@@ -97,7 +94,7 @@ class FindAndLock(JobLocks):
     ) -> ClaimResult:
         parameters = {**request.find_parameters, "claimjobs_size": request.size}
         rows = self._statement.of(request).rows(connection, parameters, self._reader)
-        chosen, suspects = self._first_group(rows, request.size)
+        chosen, suspects = self._reader.first_group(rows, request.size)
         jobs = self._reader.jobs(chosen, marked)
         check_keys(self._roles, jobs)
         if len(rows) == request.size:
@@ -111,15 +108,6 @@ class FindAndLock(JobLocks):
     def phases(self, request: ClaimRequest, keys: list[Key]) -> list[Phase]:
         parameters = {**request.find_parameters, "claimjobs_size": request.size}
         return [Phase("find and lock", self._statement.of(request).statement, parameters)]
-
-    def _first_group(self, rows: Sequence[Any], size: int) -> tuple[Sequence[Any], bool]:
-        """The locked rows that may be claimed, whose group is as large as that of the first; whether it is one."""
-        if not self._reader.has_suspects(rows):
-            return rows, False
-        sizes = self._reader.group_sizes(rows)
-        wanted = at_most(size, sizes[0])
-        chosen = [row for row, other in zip(rows, sizes, strict=True) if other == sizes[0]][:wanted]
-        return chosen, bool(sizes[0])
 
 
 class FindAndLockStatement(CursorStatement[CompiledStatement]):

@@ -266,11 +266,12 @@ class KeyRowLocks(JobLocks):
             return [], False
         candidates, wanted = first_group(rows, size)
         given = {"claimjobs_candidates": list(islice(candidates, wanted)), "claimjobs_size": wanted}
-        jobs = self._reader.jobs(self._lock.rows(connection, given, self._reader), marked)
+        chosen, suspects = self._reader.first_group(self._lock.rows(connection, given, self._reader), wanted)
+        jobs = self._reader.jobs(chosen, marked)
         check_keys(self._roles, jobs)
         for job in jobs:
             row_of[job.key].claimed += 1
-        return jobs, bool(rows[0][-1])
+        return jobs, suspects
 
     def _call_again(self, connection: sa.Connection, limit: int) -> None:
         """Call the keys that the last claim has held back, and that may have another job by now.

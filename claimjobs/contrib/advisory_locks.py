@@ -75,8 +75,8 @@ class AdvisoryJobLocks(JobLocks):
         jobs: list[Job] = []
         rest = deque(candidates)
         while rest and len(jobs) < size:
-            locked = _lock_some(connection, locks, rest, size - len(jobs))
-            jobs += self._rechecked(connection, locks, locked)
+            if locked := _lock_some(connection, locks, rest, size - len(jobs)):
+                jobs += self._rechecked(connection, locks, locked, group_size=rows[0][-1])
         jobs.sort(key=lambda job: places[job.key])
         return ClaimResult(jobs, len(rows), examined_of(candidates, jobs, size), suspects=bool(rows[0][-1]))
 
@@ -84,10 +84,13 @@ class AdvisoryJobLocks(JobLocks):
         again = Phase("check again", self._recheck.statement, {"claimjobs_keys": keys})
         return [self._finder.phase(request), again]
 
-    def _rechecked(self, connection: sa.Connection, locks: SessionKeyLocks, keys: list[Key]) -> list[Job]:
-        """The locked jobs that are still ready; the locks of the others are released."""
-        rows = self._recheck.rows(connection, {"claimjobs_keys": keys}, self._rows) if keys else ()
-        jobs = self._rows.jobs(rows)
+    def _rechecked(
+        self, connection: sa.Connection, locks: SessionKeyLocks, keys: list[Key], *, group_size: int
+    ) -> list[Job]:
+        """The locked jobs that are still ready, in a group of this size; the locks of the others are released."""
+        rows = self._recheck.rows(connection, {"claimjobs_keys": keys}, self._rows)
+        sizes = self._rows.group_sizes(rows)
+        jobs = self._rows.jobs([row for row, size in zip(rows, sizes, strict=True) if size == group_size])
         check_keys(self._roles, jobs)
         locks.unlock(connection, set(keys) - {job.key for job in jobs})
         return jobs

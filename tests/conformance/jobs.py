@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import threading
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
@@ -54,6 +55,26 @@ def counted(engine: sa.Engine, *, of_all_threads: bool = False) -> Iterator[list
     finally:
         for event, listener in listeners.items():
             sa.event.remove(engine, event, listener)
+
+
+@contextmanager
+def before_the_lock(engine: sa.Engine, table: str, act: Callable[[], object]) -> Iterator[None]:
+    """Run `act` once, before the first statement that locks rows of this table is sent: after the search, if there is
+    one before it.
+    """
+    did: list[str] = []
+
+    def look(_c: Any, _cursor: Any, statement: str, *_: Any) -> None:
+        if "SKIP LOCKED" in statement and not re.search(rf"\b{table}_keys\b", statement) and not did:
+            did.append(statement)
+            act()
+
+    sa.event.listen(engine, "before_cursor_execute", look)
+    try:
+        yield
+    finally:
+        sa.event.remove(engine, "before_cursor_execute", look)
+    assert did
 
 
 def statements_with(sent: list[str], word: str) -> list[str]:

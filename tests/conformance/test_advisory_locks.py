@@ -225,6 +225,20 @@ def test_suspects_are_taken_in_halves(backend: Backend) -> None:
         assert len(batch) == 2
 
 
+def test_jobs_whose_batch_failed_before_the_lock_was_had_are_left_to_the_next_claim(backend: Backend) -> None:
+    queue = advisory(backend)
+    backend.insert("jobs", jobs(4))
+    with (
+        at_locking(queue, lambda: backend.run("UPDATE jobs SET suspect = 3 WHERE d < '0003'")),
+        queue.claim(4) as fresh,
+    ):
+        assert names(fresh) == ["0003"]
+        fresh.done()
+    with queue.claim(4) as batch:
+        assert names(batch) == ["0000"]
+    assert backend.advisory_locks() == 0
+
+
 # --- how many locks, and what is left of them ------------------------------------------------------------------
 
 

@@ -16,6 +16,7 @@ import sqlalchemy as sa
 from claimjobs import Batch, PerKey, Queue, Retry, job_table, key_tables, make, side_car_tables
 from claimjobs.options import Liveness
 from tests.backends import Backend, Clock
+from tests.conformance.jobs import before_the_lock
 from tests.conformance.orders import spoil
 from tests.conformance.owners import declare_dead, hold_of, still
 
@@ -366,6 +367,14 @@ def test_suspects_are_claimed_alone_and_keep_to_the_limit(backend: Backend, cloc
     assert len(spoil(queue, 4)) == 4
     clock.now += timedelta(seconds=5)
     assert len(queue.claim(4)) == 2  # half of them
+
+
+def test_jobs_whose_batch_failed_between_search_and_lock_are_taken_in_halves(backend: Backend) -> None:
+    queue = mails(backend, PerKey("customer", at_most=4), [7, 7, 8, 8], bind=backend.new_engine())
+    fail = "UPDATE mails SET suspect = 3 WHERE id < 4"
+    with before_the_lock(queue.engine, "mails", lambda: backend.run(fail)):
+        batch = queue.claim(4)
+    assert (ids(batch), batch.jobs[0].suspect) == ([1], 3)
 
 
 def test_a_sleeping_consumer_is_woken_and_finds_a_new_key(backend: Backend) -> None:

@@ -15,7 +15,7 @@ import sqlalchemy as sa
 
 from claimjobs import Queue, Retry
 from tests.backends import Backend, Clock
-from tests.conformance.jobs import dead_jobs, jobs, names
+from tests.conformance.jobs import before_the_lock, dead_jobs, jobs, names
 from tests.conformance.owners import still
 from tests.conformance.test_retry import JOBS, LATER, Poison, spoil
 
@@ -111,6 +111,20 @@ def test_several_consumers_at_once_with_fresh_jobs_coming_in(backend: Backend, c
     assert max(n for d, n in total.items() if d not in bad) <= most(24)
     assert len(total) == count + late
     assert sum(queue.report.lost for queue in queues) == 0
+
+
+@pytest.mark.mariadb("it searches and locks in two statements")
+@pytest.mark.parametrize("before", [0, 6], ids=["fresh", "of-a-larger-group"])
+def test_jobs_whose_batch_failed_between_search_and_lock_are_taken_in_halves(backend: Backend, before: int) -> None:
+    queue = still(backend.queue(JOBS, bind=backend.new_engine()))
+    backend.insert("jobs", jobs(6, suspect=before))
+    with (
+        before_the_lock(queue.engine, "jobs", lambda: backend.run("UPDATE jobs SET suspect = 3 WHERE d < '0003'")),
+        queue.claim(6) as batch,
+    ):
+        assert (names(batch), batch.jobs[0].suspect) == (["0000"], 3)
+        batch.done()
+    assert queue.report.suspects == 0
 
 
 def test_an_owner_holds_suspects_alone(backend: Backend, clock: Clock) -> None:
