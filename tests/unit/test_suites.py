@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -76,6 +77,7 @@ def collected(folder: Path, *words: str) -> dict[str, str]:
     done = subprocess.run(
         [*command, "-c", "/dev/null", *words, str(folder)],
         cwd=ROOT,
+        env={**os.environ, "PYTEST_ADDOPTS": ""},
         capture_output=True,
         text=True,
         check=False,
