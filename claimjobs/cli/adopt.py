@@ -21,6 +21,7 @@ from claimjobs.explain.diagnosis import INDEX, additions
 from claimjobs.key_text import visible
 from claimjobs.queue.map_file import queue_of
 from claimjobs.table.columns import STATES, Columns
+from claimjobs.table.create import missing_tables
 from claimjobs.table.ddl import ddl_statements
 
 MIGRATIONS: Final = ("sql", "alembic", "django")
@@ -133,8 +134,9 @@ def adopt(target: Target, table: str, migration: str, into: Path, **chosen: Any)
         found = inspect_for_adoption(engine, table)
         show(*_described(found))
         plan = _plan(found, **chosen)
-        statements = _statements(plan)
-        files = _files(plan, statements, migration, into)
+        altered = _altered(plan)
+        statements = [*altered, *ddl_statements(engine, missing_tables(engine, plan.tables()))]
+        files = _files(plan, statements, altered, migration, into)
         for path in files:
             if path.exists():
                 raise click.UsageError(f"{path} exists, and is not written over: give another folder, --into")
@@ -143,7 +145,8 @@ def adopt(target: Target, table: str, migration: str, into: Path, **chosen: Any)
     for path, text in files.items():
         path.write_text(text, encoding="utf-8")
     show(*(f"{path}: written" for path in files))
-    say("nothing was changed in the database: run the statements above, then `claimjobs explain --map ...`")
+    first = "run the statements above, then" if statements else "it has all that this queue needs:"
+    say(f"nothing was changed in the database: {first} `claimjobs explain --map ...`")
 
 
 # --- what is shown and asked ---------------------------------------------------------------------------------
@@ -182,14 +185,13 @@ def _plan(
     return Plan(found, kind, given, where, on_done)
 
 
-def _statements(plan: Plan) -> list[str]:
-    """All that has to be run before the first claim, in this order: columns, the claim index, tables."""
+def _altered(plan: Plan) -> list[str]:
+    """What the table itself lacks, in this order: columns, the claim index."""
+    if plan.kind == "side-car":
+        return []
     engine = plan.found.engine
     with queue_of(engine, plan.described()) as queue:
-        altered = (
-            [] if plan.kind == "side-car" else additions(engine, queue.settings, [*plan.found.lacks(plan.kind), INDEX])
-        )
-    return [*altered, *ddl_statements(engine, plan.tables())]
+        return additions(engine, queue.settings, [*plan.found.lacks(plan.kind), INDEX])
 
 
 def _must_ask(option: str) -> None:
@@ -248,8 +250,8 @@ def _shown(value: object) -> str:
 # --- files ---------------------------------------------------------------------------------------------------
 
 
-def _files(plan: Plan, statements: list[str], migration: str, into: Path) -> dict[Path, str]:
-    """What is written, by the paths."""
+def _files(plan: Plan, statements: list[str], altered: list[str], migration: str, into: Path) -> dict[Path, str]:
+    """What is written, by the paths. `statements`: to be run before the first claim; `altered`: of the table itself."""
     table = plan.found.table
     short = re.sub(r"\W", "_", table.name)
     short = f"{short}_" if keyword.iskeyword(short) or short[:1].isdigit() else short
@@ -261,7 +263,7 @@ def _files(plan: Plan, statements: list[str], migration: str, into: Path) -> dic
             migration, plan.found.engine, statements, form
         ),
         f"{module}.py": HANDLER.format(**form),
-        f"test_{module}.py": _test(plan, statements, form),
+        f"test_{module}.py": _test(plan, altered, form),
     }
     return {into / name: text for name, text in files.items()}
 
@@ -287,9 +289,11 @@ def _migration(kind: str, engine: sa.Engine, statements: list[str], form: Mappin
     return (ALEMBIC if kind == "alembic" else DJANGO).format(**form, lines=lines)
 
 
-def _test(plan: Plan, statements: list[str], form: Mapping[str, str]) -> str:
+def _test(plan: Plan, altered: list[str], form: Mapping[str, str]) -> str:
+    """The test makes all tables in a database of its own, also those that are there in this one."""
     found = plan.found
-    all_statements = [*ddl_statements(found.engine, [found.table_alone()], marked=False), *statements]
+    own = ddl_statements(found.engine, [found.table_alone()], marked=False)
+    all_statements = [*own, *altered, *ddl_statements(found.engine, plan.tables())]
     tables = "[\n" + "".join(f"    {statement.rstrip(';')!r},\n" for statement in all_statements) + "]"
     kind = found.engine.dialect.name
     server = (

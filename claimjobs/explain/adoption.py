@@ -172,7 +172,7 @@ class Plan:
         return given | {name: value for name, value in more.items() if value is not None}
 
     def tables(self) -> list[sa.Table]:
-        """The tables that have to be made."""
+        """The tables that this queue needs beside its own."""
         name, schema = self.found.table.fullname, self.found.table.schema
         if self.kind == "side-car":
             return side_car_tables(self.found.engine, name, columns=self.described()["columns"])

@@ -150,9 +150,15 @@ def exists(connection: sa.Connection, table: sa.Table) -> bool:
         raise
 
 
+def missing_tables(engine: sa.Engine, tables: Iterable[sa.Table]) -> list[sa.Table]:
+    """Those of the tables that the database does not have. Raises as `exists` does."""
+    with connected(engine) as connection:
+        return [table for table in tables if not exists(connection, table)]
+
+
 def _all_exist(engine: sa.Engine, tables: list[sa.Table]) -> bool:
-    with suppress(sa.exc.DBAPIError, UnfitTable), connected(engine) as connection:
-        return all(exists(connection, table) for table in tables)
+    with suppress(sa.exc.DBAPIError, UnfitTable):
+        return not missing_tables(engine, tables)
     return False  # no table can have this name
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 import sqlalchemy as sa
 
-from claimjobs import read_map
+from claimjobs import make, read_map, side_car_tables
 from claimjobs.cli import exits
 from tests.backends import DEADLINE, Backend
 from tests.cli.command import claimjobs
@@ -84,6 +84,20 @@ def _in(folder: Path, backend: Backend, *words: str) -> subprocess.CompletedProc
     return subprocess.run(
         command, cwd=folder, env=environment, capture_output=True, text=True, check=False, timeout=DEADLINE
     )
+
+
+def test_what_another_queue_has_made_is_not_made_again(tables: Backend, tmp_path: Path) -> None:
+    assert claimjobs("setup-tables", "--url", tables.url).code == exits.OK
+    ended = claimjobs("adopt", "pairs", "--kind", "side-car", "--into", tmp_path, "--url", tables.url)
+    assert ended.code == exits.OK, ended.err
+    assert re.findall(r"CREATE TABLE (\w+)", ended.out) == ["pairs_claims"]
+    assert "claimjobs_owners" in (tmp_path / "test_pairs_jobs.py").read_text(), "a test has a database of its own"
+    make(tables.engine, side_car_tables(tables.engine, "pairs"))
+    ended = claimjobs("adopt", "pairs", "--kind", "side-car", "--into", tmp_path / "again", "--url", tables.url)
+    assert (ended.code, "CREATE" in ended.out) == (exits.OK, False)
+    assert "it has all that this queue needs" in ended.err
+    tested = _in(tmp_path, tables, "pytest", "-q", "-p", "no:cacheprovider", "test_pairs_jobs.py")
+    assert (tested.returncode, "1 passed" in tested.stdout) == (0, True), tested.stdout + tested.stderr
 
 
 def test_it_says_what_it_found_and_guesses_no_value(tables: Backend, tmp_path: Path) -> None:
