@@ -1,6 +1,7 @@
 """Make the pictures of `claimjobs watch`, of a real run on the embedded Postgres: `python -m docs.make_watch`.
 
-Consumers are killed and jobs fail while it is drawn, so that there is something to see. It takes half a minute.
+Jobs fail, customers have a limit, and the consumers are stopped at the end, so that there is something to see. It takes
+half a minute.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from typing import Final
 import sqlalchemy as sa
 from rich.console import Console
 
-from claimjobs import Queue, job_table, make, tables_for
+from claimjobs import PerKey, Queue, job_table, key_tables, make, tables_for
 from claimjobs.admin.overview import History
 from claimjobs.cli.watch_screen import WatchScreen
 from claimjobs.embedded.server import temporary
@@ -28,7 +29,15 @@ from claimjobs.embedded.server import temporary
 IMAGES: Final = Path(__file__).with_name("images")
 SIZES: Final = ((80, 24), (200, 60))
 READINGS: Final = 90
-MAILS: Final = job_table("emails", sa.MetaData(), sa.Column("address", sa.String(200), nullable=False))
+MAILS: Final = job_table(
+    "emails",
+    sa.MetaData(),
+    sa.Column("address", sa.String(200), nullable=False),
+    sa.Column("customer", sa.Integer, nullable=False),
+)
+OF: Final = MAILS.c
+sa.Index("emails_by_customer", OF.status, OF.customer, OF.priority, OF.id, OF.run_at, OF.suspect)
+FEW: Final = PerKey("customer", at_most=2)
 HANDLER: Final = """
 import random, time
 
@@ -41,12 +50,11 @@ def deliver(job):
 
 def main() -> None:
     """Draw a run, and write the pictures of its last moment."""
-    with temporary() as url, Queue(url, MAILS) as queue, _consumers(url) as run:
-        make(queue.engine, tables_for(MAILS))
+    with temporary() as url, Queue(url, MAILS, per_key=FEW) as queue, _consumers(url) as run:
         history = History()
         for number in range(READINGS):
             if number % 30 < 12 or number > READINGS - 15:
-                queue.enqueue({"address": f"user{n}@example.org"} for n in range(160))
+                queue.enqueue({"address": f"user{n}@example.org", "customer": _customer(n)} for n in range(160))
             if number == READINGS - 1:
                 os.killpg(run.pid, signal.SIGSTOP)
             seen = queue.overview()
@@ -76,10 +84,11 @@ def _consumers(url: str) -> Iterator[subprocess.Popen[bytes]]:
             "6",
             "--quiet",
         )
-        more = ("--batch-size", "20", "--retry-attempts", "1")
+        more = ("--batch-size", "20", "--retry-attempts", "1", "--per-key", "customer", "--per-key-at-most", "2")
         environment = {**os.environ, "CLAIMJOBS_URL": url, "PYTHONPATH": folder}
         with Queue(url, MAILS) as queue:
             make(queue.engine, tables_for(MAILS))
+            make(queue.engine, key_tables(queue.engine, MAILS, ["customer"]))
             queue.engine.dispose()
         run = subprocess.Popen((sys.executable, *words, *more), env=environment, start_new_session=True)  # noqa: S603
         try:
@@ -87,6 +96,11 @@ def _consumers(url: str) -> Iterator[subprocess.Popen[bytes]]:
         finally:
             os.killpg(run.pid, signal.SIGKILL)
             run.wait()
+
+
+def _customer(number: int) -> int:
+    """One customer has a quarter of the mails."""
+    return 7 if number % 4 == 0 else 100 + number % 60
 
 
 def _without_fonts(text: str) -> str:
