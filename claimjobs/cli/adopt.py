@@ -48,6 +48,8 @@ def handle(job: Job) -> None:
 TEST: Final = '''\
 """The handler of table {table}, on a database of its own. {server}"""
 
+from pathlib import Path
+
 import pytest
 import sqlalchemy as sa
 from {module} import handle
@@ -56,12 +58,12 @@ from claimjobs import Queue, read_map
 from claimjobs.testing import run
 
 TABLES = {tables}
-ROW = {row}
+ROW = {row}  # one that is a job
 
 
 @pytest.fixture
 def queue(claimjobs_database):
-    with Queue(claimjobs_database, **read_map("{map}")) as queue:
+    with Queue(claimjobs_database, **read_map(Path(__file__).with_name("{map}"))) as queue:
         with queue.engine.begin() as connection:
             for statement in TABLES:
                 connection.exec_driver_sql(statement.replace("%", "%%"))
@@ -145,8 +147,11 @@ def adopt(target: Target, table: str, migration: str, into: Path, **chosen: Any)
     for path, text in files.items():
         path.write_text(text, encoding="utf-8")
     show(*(f"{path}: written" for path in files))
-    first = "run the statements above, then" if statements else "it has all that this queue needs:"
-    say(f"nothing was changed in the database: {first} `claimjobs explain --map ...`")
+    map_file, script, module, _ = files
+    first = f"run {script}, then" if statements else "it has all that this queue needs:"
+    run = f"`claimjobs start-processing {module.stem}:handle --map {map_file.name}`"
+    run += "" if into == Path() else f" in {into}"
+    say(f"nothing was changed in the database: {first} `claimjobs explain --map {map_file}`, then {run}")
 
 
 # --- what is shown and asked ---------------------------------------------------------------------------------
@@ -178,7 +183,7 @@ def _plan(
     given = _all_states(found, kind, _states(found, states))
     if where is None and kind == "side-car" and found.values:
         _must_ask(f'--where, such as --where "{found.names["status"]} = ...", or --where true for all rows')
-        where = click.prompt("Which rows are jobs: SQL as after WHERE", default="true", err=True)
+        where = click.prompt("Which rows are jobs: SQL as after WHERE, such as true for all", err=True)
     if on_done is None and kind != "side-car" and "done" not in given:
         _must_ask("--on-done keep, or --on-done delete")
         on_done = click.prompt("Rows of done jobs", type=click.Choice(["keep", "delete"]), err=True)
@@ -226,10 +231,11 @@ def _asked(found: Adoption, states: Iterable[str]) -> dict[str, Any]:
     """Ask which value means which state. An empty answer: none does."""
     name, given = found.names["status"], {}
     for state in states:
-        optional = "" if state in LEAST else " (Enter: none)"
-        answer = click.prompt(
-            f"Which value of {name} means {state}{optional}", default="", show_default=False, err=True
-        )
+        question = f"Which value of {name} means {state}"
+        if state in LEAST:
+            answer = click.prompt(question, err=True)
+        else:
+            answer = click.prompt(f"{question} (Enter: none)", default="", show_default=False, err=True)
         if answer:
             given[state] = _value(found, answer)
     return given

@@ -23,16 +23,16 @@ class TableMissing(UnfitTable):
 
     def __init__(self, name: str, *, words: str | None = None, within: str | None = None) -> None:
         """`words`: what makes it, after `setup-tables`; `within`: the table of jobs in whose schema it must be."""
-        named = "" if name in _WITHOUT_TABLE else f" --table {shlex.quote(name)}"
-        hint = named if words is None else f" {words}"
-        what, otherwise = f"table {name!r} is not in this database", ", or check the name and the URL"
+        what = f"table {name!r} is not in this database"
         if within is not None and "." in name:
-            what, otherwise = f"{what}, and it must be in the schema of {within!r}", ""
-            hint = f" --table {shlex.quote(within)}"
-        super().__init__(
-            f"{what}: run `claimjobs setup-tables{hint}`{otherwise}"
-            + (_DOT if "." in name and within is None and words is None else "")
-        )
+            what += f", and it must be in the schema of {within!r}"
+            step = f"run `claimjobs setup-tables --table {shlex.quote(within)}`"
+        elif words is not None or name in _WITHOUT_TABLE:
+            step = f"run `claimjobs {' '.join(('setup-tables', words or '')).strip()}`, or check the name and the URL"
+        else:  # a name alone would make the table of the demonstration
+            step = "check the name and the URL; `claimjobs setup-tables --table MODULE:ATTRIBUTE` makes a described one"
+            step += _DOT if "." in name else ""
+        super().__init__(f"{what}: {step}")
 
 
 def claims_missing(name: str, source: str, *, chosen: bool = False) -> TableMissing:

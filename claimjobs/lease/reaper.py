@@ -359,7 +359,7 @@ class Reaper:
         Unless it `charges`, all jobs are released.
         """
         roles = self._backend.roles
-        if not (charges and roles.can_retry and roles.can_suspect and roles.can_be_dead):
+        if not (charges and roles.can_isolate):
             return Outcomes(released=[key for key, _ in found])
         errors = {key: roles.kept_of(why) for key, _ in found}
         if not alone:

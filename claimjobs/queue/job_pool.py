@@ -11,7 +11,7 @@ import math
 import time
 from asyncio import CancelledError
 from collections import defaultdict, deque
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from contextlib import closing, suppress
 from typing import Final
 
@@ -47,8 +47,8 @@ log = logging.getLogger("claimjobs.consumer")
 class PoolObserver:
     """Is told what a pool does. This one ignores it."""
 
-    def note_held(self, jobs: int) -> None:
-        """So many jobs are in hand now."""
+    def note_held(self, items: Collection[PooledJob]) -> None:
+        """These jobs are in hand now."""
 
     def settled(self, batch: Batch) -> None:
         """A group of jobs is settled."""
@@ -129,7 +129,7 @@ class JobPool:
             since = time.monotonic()
             items = [PooledJob(part, since) for part in batch.split(self)]
             self._items.update(items)
-            self._observer.note_held(len(self._items))
+            self._observer.note_held(self._items)
             self.executor.start(items)
         except (Cancelled, KeyboardInterrupt):
             self._is_cancelled = True
@@ -217,7 +217,7 @@ class JobPool:
             self._settle_group(items)
         if not by_owner:
             return None
-        self._observer.note_held(len(self._items))
+        self._observer.note_held(self._items)
         claimed = self._following.take()
         return self._consumer.batch(claimed, ahead=True) if self._hold.take_following(claimed) else None
 

@@ -284,7 +284,7 @@ def isolating(outcomes: Outcomes, why: str, roles: ColumnRoles, retry: Retry) ->
     A single done job failed; several are suspects. None if the table cannot store that.
     """
     instead, error = outcomes.only(set(outcomes.keys()) - set(outcomes.done)), f"its outcome cannot be written: {why}"
-    if not (outcomes.done and roles.can_retry and roles.can_be_dead and roles.can_suspect):
+    if not (outcomes.done and roles.can_isolate):
         return None
     for key in outcomes.done:
         failures = roles.value_of("attempts", claim_of(outcomes.jobs[key]), 0)

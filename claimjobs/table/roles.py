@@ -156,6 +156,11 @@ class ColumnRoles:
         """Whether a job can be a suspect and wait."""
         return self.suspect is not None and self.run_at is not None
 
+    @property
+    def can_isolate(self) -> bool:
+        """Whether a job that ends its processes is found, and is dead in the end."""
+        return self.can_retry and self.can_suspect and self.can_be_dead
+
     def lacking(self, *roles: str) -> Iterator[UnfitTable]:
         """What the table lacks to store a failure in these columns, and that a job is dead: each as an error."""
         for role in (*roles, DEAD):

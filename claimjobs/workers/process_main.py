@@ -35,7 +35,7 @@ from claimjobs.table.reflection import is_demonstrations
 from claimjobs.workers.consumer import consume
 from claimjobs.workers.demo import article_rows, produce
 from claimjobs.workers.handlers import Handler, Per, PoolHandler, entered, handler_of, hook_named, setup_named
-from claimjobs.workers.process_slot import Count
+from claimjobs.workers.process_slot import OpenJobs
 from claimjobs.workers.reporter import SOONEST, Reporter
 from claimjobs.workers.supervisor_pipe import Ended, GaveUp, LogToSupervisor, State, SupervisorPipe
 
@@ -133,10 +133,10 @@ class Demonstration(Handler):
         batch.done()
 
 
-def run_consumer(plan: Plan, reports_begin: bool, open_jobs: Count, pipe: Connection) -> None:
+def run_consumer(plan: Plan, reports_begin: bool, open_jobs: OpenJobs, pipe: Connection) -> None:
     """Run a consumer process. With `reports_begin` it sends its state before and after each batch.
 
-    `open_jobs` has the number of jobs of its open batch: the supervisor reads it when this process is dead.
+    It notes in `open_jobs` what it has in hand.
     """
     with _working(plan, pipe) as (queue, supervisor), contextlib.ExitStack() as setup:
         with supervisor.ends_at_once():

@@ -7,6 +7,7 @@ import math
 import multiprocessing
 import os
 import time
+import zlib
 from collections import deque
 from collections.abc import Callable, Iterator
 from multiprocessing import resource_tracker
@@ -15,6 +16,7 @@ from multiprocessing.context import SpawnContext, SpawnProcess
 from typing import Any, Final
 
 from claimjobs.backoff import Backoff
+from claimjobs.dialects import Key
 from claimjobs.log_events import PROCESS_ENDED
 from claimjobs.report import Report
 from claimjobs.signals import signals_blocked
@@ -31,10 +33,29 @@ YOUNG: Final = 10.0
 """Seconds a process must live for its death not to count as a repeated one."""
 STRIKES: Final = 3
 """How many processes may end by one lasting error, with no batch in between, until none is started any more."""
-Count = Any
-"""A number in memory that two processes share (`multiprocessing.RawValue`)."""
 WINDOW: Final = 3.0
 """Seconds that a rate is measured over."""
+
+
+class OpenJobs:
+    """What a process has in hand, in memory that it shares with its supervisor, which reads it when it is dead."""
+
+    def __init__(self) -> None:
+        self._shared = SPAWN.RawArray("Q", 2)
+
+    def note(self, count: int, alone: Key | None = None) -> None:
+        """`alone`: the key of a job that is held alone, if the death of its owner charges it an attempt."""
+        self._shared[0], self._shared[1] = count, 0 if alone is None else zlib.crc32(repr(alone).encode()) + 1
+
+    @property
+    def count(self) -> int:
+        """How many jobs."""
+        return self._shared[0]
+
+    @property
+    def alone(self) -> int:
+        """A number for the job that is held alone. 0: there are several, or none, or nothing would charge it."""
+        return self._shared[1]
 
 
 class ProcessSlot:
@@ -44,8 +65,8 @@ class ProcessSlot:
         self, number: int, target: Callable[..., None], arguments: Callable[[Report], tuple[Any, ...]]
     ) -> None:
         """`arguments` makes the arguments of the next process from the report of what was done in this slot."""
-        self.open_jobs: Count = SPAWN.RawValue("i", 0)
-        """How many jobs the open batch of the last process has."""
+        self.open_jobs = OpenJobs()
+        """What the last process had in hand."""
         self.number = number
         self.process: SpawnProcess | None = None
         self.pipe: Connection | None = None
@@ -91,7 +112,7 @@ class ProcessSlot:
 
     def start(self) -> None:
         """Start a new process. Raises OSError if the system has no more processes, memory or files to give."""
-        self.open_jobs.value = 0
+        self.open_jobs.note(0)
         self._born = time.monotonic()
         resource_tracker.ensure_running()  # otherwise the first child starts it, and that unblocks signals
         ours, theirs = SPAWN.Pipe(duplex=True)
@@ -129,8 +150,11 @@ class ProcessSlot:
         return self.start_later()
 
     def start_later(self) -> float:
-        """Plan another start; return the seconds until then."""
-        self._young_deaths = 0 if time.monotonic() - self._born > YOUNG else self._young_deaths + 1
+        """Plan another start; return the seconds until then. They do not grow for a process that held one job alone:
+        that job waits for its own back-off, and others are to be done meanwhile.
+        """
+        is_repeated = time.monotonic() - self._born <= YOUNG and not self.open_jobs.alone
+        self._young_deaths = self._young_deaths + 1 if is_repeated else 0
         pause = Backoff(FIRST_WAIT, LONGEST_WAIT, least=1.0).after(self._young_deaths)
         self._due = time.monotonic() + pause
         return pause

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import threading
 import time
-from typing import Final, Self
+from collections.abc import Collection
+from typing import Any, Final, Self
 
 from claimjobs.batch.batch import Batch
+from claimjobs.queue.executors import PooledJob
 from claimjobs.queue.queue import Queue
 from claimjobs.workers.consumer import BatchObserver
-from claimjobs.workers.process_slot import Count
+from claimjobs.workers.process_slot import OpenJobs
 from claimjobs.workers.supervisor_pipe import State, SupervisorPipe
 
 SOONEST: Final = 0.1
@@ -29,12 +31,12 @@ class Reporter(BatchObserver):
         self,
         queue: Queue,
         supervisor: SupervisorPipe,
-        open_jobs: Count,
+        open_jobs: OpenJobs,
         *,
         soonest: float = SOONEST,
         sends_began: bool = False,
     ) -> None:
-        """`open_jobs` has the number of jobs that the handler works on: the supervisor reads it if this process dies.
+        """It notes in `open_jobs` what the handler works on.
 
         `sends_began`: the state is sent before each batch, too.
         """
@@ -61,20 +63,28 @@ class Reporter(BatchObserver):
         self._send_unsent()
 
     def begun(self, batch: Batch) -> None:
-        self._open_jobs.value = len(batch)
+        self._note(batch.jobs)
         self._progressed_at, self._undecided, self._open = time.monotonic(), len(batch), batch
         while self._sends_began and not self._tell():
             pass
 
-    def note_held(self, jobs: int) -> None:
-        began = jobs and not self._open_jobs.value
-        self._open_jobs.value = jobs
+    def note_held(self, items: Collection[PooledJob]) -> None:
+        began = items and not self._open_jobs.count
+        self._note([item.job for item in items] if len(items) == 1 else items)
         while began and self._sends_began and not self._tell():
             pass
 
     def ended(self) -> None:
         self._open = None
-        self._open_jobs.value = 0
+        self._open_jobs.note(0)
+
+    def _note(self, jobs: Collection[Any]) -> None:
+        """Note how many jobs are in hand; and which, if it is one that a death charges an attempt."""
+        if len(jobs) == 1 and self._queue.settings.by_lease and self._queue.roles.can_isolate:
+            [job] = jobs
+            self._open_jobs.note(1, job.key)
+        else:
+            self._open_jobs.note(len(jobs))
 
     def settled(self, batch: Batch) -> None:
         """Report a batch, now or with those that follow soon."""
@@ -88,7 +98,7 @@ class Reporter(BatchObserver):
 
     def _tell(self, jobs: int = 0) -> bool:
         """Send the state. Returns False if the counts changed meanwhile: then try again."""
-        state = State(self._queue.report, self._owner_id or None, jobs, bool(self._open_jobs.value), self._stalled())
+        state = State(self._queue.report, self._owner_id or None, jobs, bool(self._open_jobs.count), self._stalled())
         try:
             self._supervisor.send(state)
         except RuntimeError:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import math
 import time
-from collections import Counter
+from collections import defaultdict
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from itertools import islice, product
@@ -76,8 +76,10 @@ class Supervisor:
         """The error by which the output could not be written any more."""
         self._ready_at: float | None = None
         self._gave_up: GaveUp | None = None
-        self._exits: Counter[tuple[int, int]] = Counter()
-        """Exit code and number of open jobs of processes that ended themselves, with no batch in between."""
+        self._exits: defaultdict[tuple[int, int], list[int]] = defaultdict(list)
+        """For each exit code and number of open jobs of processes that ended themselves, with no batch in between: the
+        job that each of them held alone, or 0.
+        """
 
     def _consumer(self, number: int) -> ProcessSlot:
         reports_begin = self._run.idle is not None
@@ -250,13 +252,16 @@ class Supervisor:
         """Whether STRIKES processes ended themselves with one exit code, and no batch in between.
 
         Each held the same number of jobs: smaller and smaller batches mean that the job that ends the processes is
-        about to be found. Ends by a signal or a hang do not count: there such jobs are found as suspects.
+        about to be found. A job that was alone in several of them counts once: it is charged its attempts, waits for
+        its back-off, and leaves the processes to other jobs meanwhile. Ends by a signal or a hang do not count: there
+        such jobs are found as suspects.
         """
         if child.ended_normally or code < 0 or code == HUNG:
             return False
-        ended = code, int(child.open_jobs.value)
-        self._exits[ended] += 1
-        return self._exits[ended] >= STRIKES
+        before, alone = self._exits[code, child.open_jobs.count], child.open_jobs.alone
+        if not alone or alone not in before:
+            before.append(alone)
+        return len(before) >= STRIKES
 
     def _give_up(self, child: ProcessSlot, word: GaveUp) -> None:
         """Start no replacement. Stop the run too, unless the error was about the jobs of this process only."""

@@ -18,7 +18,8 @@ from tests.cli.command import claimjobs
 from tests.docs.markdown import ROOT
 
 TABLES = {
-    "orders": "CREATE TABLE orders (nr INTEGER PRIMARY KEY, state VARCHAR(10) NOT NULL, customer INTEGER NOT NULL)",
+    "orders": "CREATE TABLE orders (nr INTEGER PRIMARY KEY, state VARCHAR(10) NOT NULL DEFAULT 'draft', "
+    "customer INTEGER NOT NULL)",
     "mails": "CREATE TABLE mails (id INTEGER PRIMARY KEY, status SMALLINT NOT NULL, worker INTEGER, "
     "due_at TIMESTAMP NULL, tries INTEGER NOT NULL, error TEXT)",
     "pairs": "CREATE TABLE pairs (a INTEGER NOT NULL, b VARCHAR(5) NOT NULL, PRIMARY KEY (a, b))",
@@ -73,7 +74,7 @@ def test_the_files_that_it_writes_work_as_they_are(tables: Backend, tmp_path: Pa
     run = _in(tmp_path, tables, "claimjobs", "start-processing", f"{table}_jobs:handle", *words, "--drain", "--json")
     done = 2 if table == "orders" else 1
     assert (run.returncode, f'"done": {done}, ' in run.stdout.splitlines()[-1]) == (0, True), run.stdout + run.stderr
-    tested = _in(tmp_path, tables, "pytest", "-q", "-p", "no:cacheprovider", ".")
+    tested = _in(tmp_path.parent, tables, "pytest", "-q", "-p", "no:cacheprovider", str(tmp_path))
     assert (tested.returncode, "1 passed" in tested.stdout) == (0, True), tested.stdout + tested.stderr
 
 
@@ -124,6 +125,9 @@ def test_on_a_terminal_it_asks_for_each_value(tables: Backend, tmp_path: Path, m
     assert "Which value of status means unclaimed: " in ended.err
     assert "Which value of status means dead (Enter: none): " in ended.err
     assert read_map(tmp_path / "mails.toml")["columns"].states == {"unclaimed": 0, "claimed": 1, "done": 2}
+    words = ("adopt", "orders", "--kind", "side-car", "--into", tmp_path, "--url", tables.url)
+    assert claimjobs(*words, stdin=b"\nstate = 'new'\n").code == exits.OK, "there is no default: it is asked again"
+    assert read_map(tmp_path / "orders.toml")["where"] == "state = 'new'"
 
 
 @pytest.mark.parametrize("form", ["alembic", "django"])

@@ -7,7 +7,7 @@ import pickle
 import pytest
 
 from claimjobs import Queue
-from claimjobs.workers.process_slot import SPAWN, Count
+from claimjobs.workers.process_slot import OpenJobs
 from claimjobs.workers.reporter import Reporter
 from claimjobs.workers.supervisor_pipe import Message, State, SupervisorPipe
 from tests.backends import Backend
@@ -32,11 +32,6 @@ class Kept(SupervisorPipe):
         return [message.report.done for message in self.messages if isinstance(message, State)]
 
 
-def open_jobs() -> Count:
-    """The number that a consumer process shares with its supervisor."""
-    return SPAWN.RawValue("i", 0)
-
-
 def filled(backend: Backend) -> Queue:
     queue = backend.queue()
     queue.enqueue(rows(20))
@@ -53,7 +48,7 @@ def drained(queue: Queue, reporter: Reporter) -> None:
 @dear
 def test_batches_that_follow_fast_are_reported_together_and_nothing_is_left_at_the_end(anywhere: Backend) -> None:
     queue, pipe = filled(anywhere), Kept()
-    with Reporter(queue, pipe, open_jobs(), soonest=600.0) as reporter:
+    with Reporter(queue, pipe, OpenJobs(), soonest=600.0) as reporter:
         drained(queue, reporter)
         assert pipe.done == [5]
     assert pipe.done == [5, 20]
@@ -65,7 +60,7 @@ def test_batches_that_follow_fast_are_reported_together_and_nothing_is_left_at_t
 @dear
 def test_they_are_reported_soon_without_another_batch(anywhere: Backend) -> None:
     queue, pipe = filled(anywhere), Kept()
-    with Reporter(queue, pipe, open_jobs()) as reporter:
+    with Reporter(queue, pipe, OpenJobs()) as reporter:
         drained(queue, reporter)
         anywhere.wait_for(lambda: pipe.done[-1] == 20, "the last batch is reported")
         assert pipe.done[0] == 5
@@ -74,6 +69,6 @@ def test_they_are_reported_soon_without_another_batch(anywhere: Backend) -> None
 @dear
 def test_each_batch_is_reported_at_once_if_that_is_asked_for(anywhere: Backend) -> None:
     queue, pipe = filled(anywhere), Kept()
-    with Reporter(queue, pipe, open_jobs(), soonest=0.0) as reporter:
+    with Reporter(queue, pipe, OpenJobs(), soonest=0.0) as reporter:
         drained(queue, reporter)
         assert pipe.done == [5, 10, 15, 20]

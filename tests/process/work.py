@@ -298,6 +298,12 @@ def exit_where_one_is_bad(batch: Batch) -> None:
     note_batch(batch)
 
 
+def exit_for_a_bad_job(job: Job) -> None:
+    """End the process if the job is bad."""
+    if job.d == "bad":
+        os._exit(3)
+
+
 def leave_a_thread(batch: Batch) -> None:
     """Start a thread that does not end."""
     threading.Thread(target=threading.Event().wait, name="endless").start()
