@@ -16,13 +16,17 @@ import pytest
 @pytest.fixture(scope="session")
 def claimjobs_server() -> Iterator[str]:
     """The URL of a server for the tests of this run, whose account may make databases."""
-    from claimjobs.embedded.server import temporary  # noqa: PLC0415 - a run that uses no fixture waits for no import
+    # A run that uses no fixture waits for no import.
+    from claimjobs.embedded.server import EmbeddedFailed, temporary  # noqa: PLC0415
 
     if url := os.environ.get("CLAIMJOBS_TEST_URL"):
         yield url
         return
-    with temporary() as url:
-        yield url
+    try:
+        with temporary() as url:
+            yield url
+    except EmbeddedFailed as error:
+        pytest.fail(f"{error} (tests use the server of CLAIMJOBS_TEST_URL, not that of CLAIMJOBS_URL)", pytrace=False)
 
 
 @pytest.fixture

@@ -57,9 +57,15 @@ class StoredJob(NamedTuple):
 
     @property
     def columns(self) -> dict[str, Any]:
-        """The value of each column, or why it cannot be read; first the state."""
-        both = (self.job,) if self.record is None or self.record is self.job else (self.job, self.record)
-        return {STATE: self.state} | {name: job.shown(name) for job in both for name in job}
+        """The value of each column, or why it cannot be read; first the state. Where a side-car has a column of the
+        same name, that one is shown, and the user's as `row.NAME`.
+        """
+        shown = {STATE: self.state} | {name: self.job.shown(name) for name in self.job}
+        if self.record is None or self.record is self.job:
+            return shown
+        record = {name: self.record.shown(name) for name in self.record}
+        hidden = {f"row.{name}": shown[name] for name in record if name in shown and shown[name] != record[name]}
+        return shown | record | hidden
 
 
 class StoredJobs:

@@ -59,7 +59,8 @@ def list_(target: Target, state: str | None, where: str | None, limit: int, as_j
 
     Each job is one line: what cannot be printed is written as \\n or \\x1b, and a key with such a character in quotes.
     With --json nothing is changed: `claimjobs_state` and every column, instants as 2026-01-31T12:00:00+00:00, bytes in
-    base64; with --side-car also the columns of its entry there.
+    base64; with --side-car also the columns of its entry there, and a column of yours with the name of one of these as
+    `row.NAME`.
 
     \b
     Examples:

@@ -50,12 +50,12 @@ class OpenJobs:
     @property
     def count(self) -> int:
         """How many jobs."""
-        return self._shared[0]
+        return int(self._shared[0])
 
     @property
     def alone(self) -> int:
         """A number for the job that is held alone. 0: there are several, or none, or nothing would charge it."""
-        return self._shared[1]
+        return int(self._shared[1])
 
 
 class ProcessSlot:

@@ -53,6 +53,17 @@ def test_open_transactions_do_not_outlast_their_test(claimjobs_database):
     globals()["kept"] = connection
 """
 
+REFUSED = """
+from claimjobs.embedded import server
+
+def refuse():
+    raise server.EmbeddedFailed("the embedded Postgres is not installed")
+
+server.temporary = refuse
+
+def test_that_needs_a_server(claimjobs_database):
+    pass
+"""
 KILLED = """
 import os, signal
 
@@ -90,6 +101,14 @@ def test_a_server_of_ones_own_serves_the_run(database: Backend, tmp_path: Path) 
     listed = "SELECT datname FROM pg_database" if database.family == "postgres" else "SHOW DATABASES"
     with database.engine.connect() as connection:
         assert [name for name in connection.scalars(sa.text(listed)) if name.startswith("claimjobs_test_")] == []
+
+
+@pytest.mark.one_server("it uses none of these")
+def test_without_a_server_the_variable_for_tests_is_named(tmp_path: Path) -> None:
+    done = pytest_of(tmp_path, REFUSED, CLAIMJOBS_URL="mysql+pymysql://nobody@127.0.0.1:1/none")
+    assert (done.returncode, "of CLAIMJOBS_TEST_URL, not that of CLAIMJOBS_URL" in done.stdout) == (1, True), (
+        done.stdout
+    )
 
 
 @pytest.mark.one_server("it uses none of these")
