@@ -225,9 +225,12 @@ def test_the_table_is_missing(backend: Backend) -> None:
 
 
 def test_another_table_is_missing(backend: Backend) -> None:
+    """A name alone would make the table of the demonstration, with other columns."""
     described = job_table("emails", sa.MetaData())
     for queue in (backend.bare_queue("emails"), backend.bare_queue(described)):
-        assert "setup-tables --table emails" in failure(queue.check, TableMissing)
+        told = failure(queue.check, TableMissing)
+        assert "table 'emails' is not in this database: check the name and the URL; `claimjobs setup-tables" in told
+        assert "--table emails" not in told
 
 
 def test_the_owners_are_missing(backend: Backend) -> None:

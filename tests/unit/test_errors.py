@@ -17,6 +17,7 @@ import sqlalchemy as sa
 from claimjobs import errors
 from claimjobs.claim.candidates import key_not_unique
 from claimjobs.database.error_translation import passes
+from claimjobs.errors.tables import claims_missing
 from claimjobs.table import definitions
 
 ROOT = Path(__file__).parents[2]
@@ -128,7 +129,7 @@ def test_an_error_survives_the_way_to_another_process(error: Exception) -> None:
 
 
 def test_a_command_that_is_suggested_is_quoted_for_a_shell() -> None:
-    assert "--table 'my jobs; rm x'`" in str(errors.TableMissing("my jobs; rm x"))
+    assert "--table 'my jobs; rm x' --side-car`" in str(claims_missing("my claims", "my jobs; rm x"))
     assert "--table 'my jobs'`" in str(errors.ColumnMissing("my jobs", "run_at", "waiting"))
 
 
