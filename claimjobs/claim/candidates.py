@@ -9,7 +9,7 @@ from typing import Any, Final, Generic, TypeVar
 
 import sqlalchemy as sa
 
-from claimjobs.claim.row_reader import at_most
+from claimjobs.claim.row_reader import RowReader
 from claimjobs.claim.strategy import After, ClaimRequest, Phase
 from claimjobs.dialects import Dialect, Key
 from claimjobs.errors import KeyUnfit, Unreadable, key_unequal
@@ -128,6 +128,24 @@ def first_group(rows: Sequence[Sequence[Any]], size: int) -> tuple[list[Key], in
     group_size = rows[0][-1]
     keys = [key_of(row[:-1]) for row in rows if row[-1] == group_size]
     return keys, at_most(size, group_size)
+
+
+def first_locked_group(reader: RowReader, locked: Sequence[Any], size: int) -> tuple[Sequence[Any], bool]:
+    """Those of some locked rows that a claim of `size` may have together; whether they are suspects.
+
+    Only locked rows tell that: after a search, and before the lock, another consumer may have claimed a candidate, and
+    its batch may have failed as a whole. The rows that are left out stay locked until the transaction ends.
+    """
+    if not reader.has_suspects(locked):
+        return locked, False
+    sizes = reader.group_sizes(locked)
+    group = [row for row, other in zip(locked, sizes, strict=True) if other == sizes[0]]
+    return group[: at_most(size, sizes[0])], bool(sizes[0])
+
+
+def at_most(size: int, group_size: int) -> int:
+    """How many jobs of a group of suspects may be claimed at once. A `group_size` of 0: they are no suspects."""
+    return min(size, max(1, group_size // 2)) if group_size else size
 
 
 def examined_of(candidates: list[Key], jobs: Sequence[Job], size: int) -> int:

@@ -14,6 +14,7 @@ from claimjobs.claim.candidates import (
     check_keys,
     examined_of,
     first_group,
+    first_locked_group,
 )
 from claimjobs.claim.locking import JobLocks, Locking
 from claimjobs.claim.row_reader import AS_IT_IS, RowReader
@@ -71,7 +72,8 @@ class FindThenLock(JobLocks):
     ) -> tuple[list[Job], bool]:
         """The jobs; whether they are suspects."""
         parameters = {"claimjobs_candidates": candidates, "claimjobs_size": size}
-        chosen, suspects = self._reader.first_group(self._lock.rows(connection, parameters, self._reader), size)
+        locked = self._lock.rows(connection, parameters, self._reader)
+        chosen, suspects = first_locked_group(self._reader, locked, size)
         jobs = self._reader.jobs(chosen, marked)
         check_keys(self._roles, jobs)
         return jobs, suspects
@@ -94,7 +96,7 @@ class FindAndLock(JobLocks):
     ) -> ClaimResult:
         parameters = {**request.find_parameters, "claimjobs_size": request.size}
         rows = self._statement.of(request).rows(connection, parameters, self._reader)
-        chosen, suspects = self._reader.first_group(rows, request.size)
+        chosen, suspects = first_locked_group(self._reader, rows, request.size)
         jobs = self._reader.jobs(chosen, marked)
         check_keys(self._roles, jobs)
         if len(rows) == request.size:

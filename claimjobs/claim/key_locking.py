@@ -17,7 +17,7 @@ from uuid import UUID
 
 import sqlalchemy as sa
 
-from claimjobs.claim.candidates import check_keys, first_group
+from claimjobs.claim.candidates import check_keys, first_group, first_locked_group
 from claimjobs.claim.locking import JobLocks, Locking
 from claimjobs.claim.row_reader import AS_IT_IS, RowReader
 from claimjobs.claim.strategy import LATER, NOTHING, ClaimRequest, ClaimResult, Phase
@@ -266,7 +266,8 @@ class KeyRowLocks(JobLocks):
             return [], False
         candidates, wanted = first_group(rows, size)
         given = {"claimjobs_candidates": list(islice(candidates, wanted)), "claimjobs_size": wanted}
-        chosen, suspects = self._reader.first_group(self._lock.rows(connection, given, self._reader), wanted)
+        locked = self._lock.rows(connection, given, self._reader)
+        chosen, suspects = first_locked_group(self._reader, locked, wanted)
         jobs = self._reader.jobs(chosen, marked)
         check_keys(self._roles, jobs)
         for job in jobs:

@@ -107,18 +107,6 @@ class RowReader:
         place, make = self._places[suspect.name]
         return [row[place] or 0 for row in rows] if make is None else [make(row[place]) or 0 for row in rows]
 
-    def first_group(self, locked: Sequence[Any], size: int) -> tuple[Sequence[Any], bool]:
-        """Those of some locked rows that a claim of `size` may have together; whether they are suspects.
-
-        Only locked rows tell that: after a search, and before the lock, another consumer may have claimed a candidate,
-        and its batch may have failed as a whole. The rows that are left out stay locked until the transaction ends.
-        """
-        if not self.has_suspects(locked):
-            return locked, False
-        sizes = self.group_sizes(locked)
-        group = [row for row, other in zip(locked, sizes, strict=True) if other == sizes[0]]
-        return group[: at_most(size, sizes[0])], bool(sizes[0])
-
     def describe(self, here: sa.Dialect, described: Sequence[Any]) -> None:
         """Learn how to convert the columns of a result, the first time."""
         if self._places:
@@ -144,11 +132,6 @@ class RowReader:
             return found if convert is None else convert(found)
 
         return value
-
-
-def at_most(size: int, group_size: int) -> int:
-    """How many jobs of a group of suspects may be claimed at once. A `group_size` of 0: they are no suspects."""
-    return min(size, max(1, group_size // 2)) if group_size else size
 
 
 def _with(marked: Mapping[str, Any], places: Places) -> Places:

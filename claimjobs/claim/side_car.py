@@ -8,9 +8,9 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from claimjobs.claim.candidates import place_of
+from claimjobs.claim.candidates import at_most, place_of
 from claimjobs.claim.locking import JobLocks, Locking
-from claimjobs.claim.row_reader import AS_IT_IS, at_most
+from claimjobs.claim.row_reader import AS_IT_IS
 from claimjobs.claim.strategy import ClaimRequest, ClaimResult, Phase
 from claimjobs.dialects import Key
 from claimjobs.job import key_of, with_claim

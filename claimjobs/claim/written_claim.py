@@ -8,8 +8,8 @@ from typing import Any, Final
 
 import sqlalchemy as sa
 
-from claimjobs.claim.candidates import CandidateCount, CursorStatement, check_keys
-from claimjobs.claim.row_reader import AS_IT_IS, RowReader, at_most
+from claimjobs.claim.candidates import CandidateCount, CursorStatement, at_most, check_keys
+from claimjobs.claim.row_reader import AS_IT_IS, RowReader
 from claimjobs.claim.strategy import ClaimRequest, ClaimResult
 from claimjobs.database.compiled_statement import CompiledStatement
 from claimjobs.database.transactions import lost_if_it_fails

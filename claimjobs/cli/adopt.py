@@ -14,7 +14,7 @@ import sqlalchemy as sa
 
 from claimjobs.cli.console import asks, say, show, show_sql
 from claimjobs.cli.queue_options import Target, database_options
-from claimjobs.embedded.server import DRIVER
+from claimjobs.dialects import dialect_named_by
 from claimjobs.errors import BadArgument
 from claimjobs.explain.adoption import KINDS, LOOKED_AT, Adoption, Plan, inspect_for_adoption, with_locks
 from claimjobs.explain.diagnosis import INDEX, additions
@@ -46,7 +46,9 @@ def handle(job: Job) -> None:
     log.info("job %s", job.key)  # your work
 '''
 TEST: Final = '''\
-"""The handler of table {table}, on a database of its own. {server}"""
+"""The handler of table {table}, on a database of its own: that of a server for {title} in CLAIMJOBS_TEST_URL,
+whose account makes databases, or without that variable of an embedded Postgres.
+"""
 
 from pathlib import Path
 
@@ -301,9 +303,6 @@ def _test(plan: Plan, altered: list[str], form: Mapping[str, str]) -> str:
     own = ddl_statements(found.engine, [found.table_alone()], marked=False)
     all_statements = [*own, *altered, *ddl_statements(found.engine, plan.tables())]
     tables = "[\n" + "".join(f"    {statement.rstrip(';')!r},\n" for statement in all_statements) + "]"
-    kind = found.engine.dialect.name
-    server = (
-        "" if DRIVER.startswith(kind) else f"Set CLAIMJOBS_TEST_URL to a {kind} server whose account makes databases."
-    )
+    title = dialect_named_by(found.engine).title
     name, schema = found.table.name, found.table.schema
-    return TEST.format(**form, tables=tables, row=repr(plan.waiting_row()), server=server, name=name, schema=schema)
+    return TEST.format(**form, tables=tables, row=repr(plan.waiting_row()), title=title, name=name, schema=schema)

@@ -145,11 +145,12 @@ def start_processing(
         limits["generators"] = 0 if given["handler"] else GENERATORS
     run = Run(**{**limits, "drain": limits["drain"] or limits["drain_retries"]})
     endpoints = Endpoints(metrics_port, health_port, bind)
-    ends = not run.generators or run.jobs is not None or run.duration is not None
+    has_end = not run.generators or run.jobs is not None or run.duration is not None
+    an_end = (has_end, "--jobs, --duration or --generators 0")
     _refuse_what_has_no_effect(
         context,
-        drain=(ends, "--jobs, --duration or --generators 0"),
-        drain_retries=(ends, "--jobs, --duration or --generators 0"),
+        drain=an_end,
+        drain_retries=an_end,
         rate=(run.generators > 0, "--generators"),
         jobs=(run.generators > 0, "--generators"),
         grace=(run.duration is not None, "--duration"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -36,7 +37,7 @@ RETRIED: Final = ("run_at", "attempts", "last_error", "suspect")
 """The roles in which a failure is stored."""
 LOOKED_AT: Final = 10_000
 """Rows of which the values of a status are read, and up to which rows are counted."""
-EQUAL: Final = re.compile(r"\b(\w+)\s*=\s*(?:'((?:[^']|'')*)'|(-?\d+(?:\.\d+)?))")
+EQUAL: Final = re.compile(r"\b(\w+)[\"`]?\s*=\s*(?:'((?:[^']|'')*)'|(-?\d+(?:\.\d+)?))")
 """A comparison of a column in SQL: the column, and its text or its number."""
 MOST_VALUES: Final = 12
 """A column with more values than that is no status."""
@@ -184,14 +185,11 @@ class Plan:
     def waiting_row(self) -> dict[str, Any]:
         """A row that is a job that waits: values for the columns that have no default, or that `where` compares."""
         columns = self.found.table.columns
-        equal = {name: (text.replace("''", "'"), number) for name, text, number in EQUAL.findall(self.where or "")}
         row = {column.name: self._sample(column) for column in columns if self._must_be_given(column)}
-        return row | {
-            column.name: float(number) if "." in number else int(number) if number else text
-            for column in columns
-            if column.name in equal
-            for text, number in (equal[column.name],)
-        }
+        for name, text, number in EQUAL.findall(self.where or ""):
+            if name in columns:
+                row[name] = json.loads(number) if number else text.replace("''", "'")
+        return row
 
     def _must_be_given(self, column: sa.Column[Any]) -> bool:
         is_status = column.name == self.found.names.get("status") and "unclaimed" in self.states

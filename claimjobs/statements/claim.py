@@ -123,7 +123,7 @@ def _first_group(roles: ColumnRoles, locked: sa.CTE, columns: Sequence[sa.Column
 
 
 def _at_most(group_size: sa.ColumnElement[Any], size: sa.ColumnElement[Any]) -> sa.ColumnElement[Any]:
-    """How many jobs of a group of suspects may be claimed at once (in Python: `claimjobs.claim.row_reader.at_most`)."""
+    """How many jobs of a group of suspects may be claimed at once (in Python: `claimjobs.claim.candidates.at_most`)."""
     return sa.case((group_size > 0, sa.func.least(size, sa.func.greatest(group_size // 2, 1))), else_=size)
 
 

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Collection
-from typing import Any, Final, Self
+from collections.abc import Collection, Iterable
+from typing import Final, Self
 
 from claimjobs.batch.batch import Batch
+from claimjobs.job import Job
 from claimjobs.queue.executors import PooledJob
 from claimjobs.queue.queue import Queue
 from claimjobs.workers.consumer import BatchObserver
@@ -63,14 +64,14 @@ class Reporter(BatchObserver):
         self._send_unsent()
 
     def begun(self, batch: Batch) -> None:
-        self._note(batch.jobs)
+        self._note(len(batch), batch.jobs)
         self._progressed_at, self._undecided, self._open = time.monotonic(), len(batch), batch
         while self._sends_began and not self._tell():
             pass
 
     def note_held(self, items: Collection[PooledJob]) -> None:
         began = items and not self._open_jobs.count
-        self._note([item.job for item in items] if len(items) == 1 else items)
+        self._note(len(items), (item.job for item in items))
         while began and self._sends_began and not self._tell():
             pass
 
@@ -78,13 +79,10 @@ class Reporter(BatchObserver):
         self._open = None
         self._open_jobs.note(0)
 
-    def _note(self, jobs: Collection[Any]) -> None:
+    def _note(self, count: int, jobs: Iterable[Job]) -> None:
         """Note how many jobs are in hand; and which, if it is one that a death charges an attempt."""
-        if len(jobs) == 1 and self._queue.settings.by_lease and self._queue.roles.can_isolate:
-            [job] = jobs
-            self._open_jobs.note(1, job.key)
-        else:
-            self._open_jobs.note(len(jobs))
+        is_charged = count == 1 and self._queue.settings.by_lease and self._queue.roles.can_isolate
+        self._open_jobs.note(count, next(iter(jobs)).key if is_charged else None)
 
     def settled(self, batch: Batch) -> None:
         """Report a batch, now or with those that follow soon."""
