@@ -46,8 +46,8 @@ def handle(job: Job) -> None:
     log.info("job %s", job.key)  # your work
 '''
 TEST: Final = '''\
-"""The handler of table {table}, on a database of its own: that of a server for {title} in CLAIMJOBS_TEST_URL,
-whose account makes databases, or without that variable of an embedded Postgres.
+"""The handler of table {table}, on a database of its own, of {title}: CLAIMJOBS_TEST_URL names the server, with an
+account that makes databases. Without it the embedded server is used.
 """
 
 from pathlib import Path
