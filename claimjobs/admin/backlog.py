@@ -11,7 +11,7 @@ import sqlalchemy as sa
 from claimjobs.admin.stats import in_claim_rows, read_pause
 from claimjobs.database.clock import in_seconds
 from claimjobs.lease.checks import ClaimsCheck
-from claimjobs.statements import count
+from claimjobs.statements import count, stored_jobs
 from claimjobs.statements.job_rows import job_rows
 from claimjobs.table.backend import Backend
 from claimjobs.table.columns import CLAIMED, DEAD
@@ -22,7 +22,11 @@ LIMIT: Final = 10_000
 
 @dataclass(frozen=True)
 class Backlog:
-    """Jobs and owners of a queue. A number of jobs that is equal to `limit` means: so many or more."""
+    """Jobs and owners of a queue. A number of jobs that is equal to `limit` means: so many or more.
+
+    Unclaimed jobs are those that meet the queue's predicate. Claimed and dead ones are all of the table, because a row
+    may not meet it any more.
+    """
 
     limit: int
     unclaimed: int
@@ -30,6 +34,8 @@ class Backlog:
     """Of the unclaimed jobs that were counted: those that may be claimed now."""
     oldest: float | None
     """Seconds for which the oldest of these has been due; None where none is, or no `run_at` tells."""
+    retrying: int
+    """Of the unclaimed jobs: those that failed before, or are suspects, among the last `limit` ones of the order."""
     claimed: int
     dead: int
     owners: dict[str, int]
@@ -42,11 +48,13 @@ def read_backlog(
     connection: sa.Connection,
     backend: Backend,
     order: Sequence[sa.ColumnElement[Any]],
+    of_queue: Sequence[sa.ColumnElement[bool]],
     *,
     now: sa.ColumnElement[Any],
     limit: int,
 ) -> Backlog:
-    """The backlog, by some short statements. `order`: that of the queue, which its claim index has.
+    """The backlog, by some short statements. `order`: that of the queue, which its claim index has. `of_queue`: its
+    predicate.
 
     With a side-car a dead job whose row was deleted is not counted, but read. Raises ClaimsDiffer.
     """
@@ -54,7 +62,9 @@ def read_backlog(
     roles, upper = backend.roles, {"claimjobs_limit": limit}
     source, rows = backend.source, job_rows(backend, now)
     ripe = rows.claimable(source.ripe(now))
-    waiting = connection.execute(count.first_waiting(source, rows.unclaimed, order, now, ripe=ripe), upper).one()
+    mine = sa.and_(rows.unclaimed, *of_queue)
+    waiting = connection.execute(count.first_waiting(source, mine, order, now, ripe=ripe), upper).one()
+    failed = stored_jobs.count_failed(roles, rows.unclaimed_among(of_queue), rows.order(order))
 
     def in_state(state: str) -> int:
         known = state in roles.state.can
@@ -68,6 +78,7 @@ def read_backlog(
         unclaimed=waiting.jobs,
         due=waiting.due,
         oldest=_age(waiting),
+        retrying=int(connection.execute(failed, upper).scalar_one()) if roles.failure_counts else 0,
         claimed=in_state(CLAIMED),
         dead=in_state(DEAD),
         owners=_owners(connection, backend) if backend.by_lease else {},

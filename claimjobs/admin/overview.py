@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any, Final
 
@@ -12,16 +12,19 @@ import sqlalchemy as sa
 
 from claimjobs.admin.backlog import Backlog, read_backlog
 from claimjobs.admin.stats import OwnerStats, held_by, owners_of, read_pause
-from claimjobs.admin.stored_jobs import StoredJob
+from claimjobs.admin.stored_jobs import StoredJob, StoredJobs
+from claimjobs.database.clock import in_seconds
 from claimjobs.dialects import Key
 from claimjobs.instants import age
 from claimjobs.job import key_of
 from claimjobs.statements.key_rows import KeyStatements
 from claimjobs.table.backend import Backend
+from claimjobs.table.columns import DEAD
+from claimjobs.table.predicates import Where
 from claimjobs.table.roles import ColumnRoles
 
-DEAD_SHOWN: Final = 10
-"""The last dead jobs that are read."""
+FAILED_SHOWN: Final = 10
+"""So many dead jobs are read, and so many that failed and will be tried again."""
 KEYS_SHOWN: Final = 5
 """Keys of `per_key` that are read: so many that wait longest, and so many that are held back."""
 KEPT: Final = 240
@@ -31,14 +34,21 @@ STATES: Final = ("unclaimed", "claimed", "dead")
 
 
 @dataclass(frozen=True)
-class DeadJob:
-    """A dead job."""
+class FailedJob:
+    """A job that failed, and is dead or will be tried again."""
 
     key: Key
     failures: int | None
     """How often it failed; None: the table does not count that."""
     error: str
     """Its last error."""
+    next_in: float | None = None
+    """Seconds until it is tried again; None: it is dead, or no `run_at` tells."""
+
+    @property
+    def when(self) -> str:
+        """When it is tried again, in words."""
+        return "" if self.next_in is None else f"in {age(self.next_in)}" if self.next_in > 0 else "due"
 
 
 @dataclass(frozen=True)
@@ -71,8 +81,10 @@ class Overview:
     """The time of the database."""
     backlog: Backlog
     owners: tuple[OwnerStats, ...]
-    dead: tuple[DeadJob, ...]
+    dead: tuple[FailedJob, ...]
     """Dead jobs, the last of the queue's order first."""
+    retrying: tuple[FailedJob, ...]
+    """Jobs that failed and will be tried again, those with the most failures first."""
     paused: float | None
     """Seconds for which the queue has been paused; None: it is not paused."""
     pause_reason: str | None
@@ -89,6 +101,12 @@ class Overview:
         return self.jobs(state) < self.backlog.limit
 
     @property
+    def has_consumers(self) -> bool:
+        """Whether an owner lives. With open transactions there are no owners: then it is True."""
+        owners = self.backlog.owners
+        return not owners or owners["awake"] + owners["asleep"] > 0
+
+    @property
     def dead_owners_first(self) -> Sequence[OwnerStats]:
         """The owners in the order in which a person wants to see them."""
         return sorted(self.owners, key=lambda owner: (not owner.dead, owner.id))
@@ -98,29 +116,61 @@ class Overview:
         return f"{self.jobs(state):,}{'' if self.is_exact(state) else '+'}"
 
 
+def outlook(seen: Overview, history: History) -> Iterator[str]:
+    """What waits, for how long, and until when, in words."""
+    backlog = seen.backlog
+    yield f"{backlog.due:,}{'' if seen.is_exact('unclaimed') else '+'} due"
+    if backlog.oldest is not None:
+        yield f"the oldest has been due for {age(backlog.oldest)}"
+    if backlog.retrying:
+        yield f"{backlog.retrying:,} failed and will be tried again"
+    if seen.has_consumers and (left := history.empty_in()) is not None:
+        yield f"empty in {age(left)}"
+
+
 def read_overview(
     connection: sa.Connection,
     backend: Backend,
     order: Sequence[sa.ColumnElement[Any]],
+    of_queue: Sequence[sa.ColumnElement[bool]],
     key_statements: KeyStatements | None,
     *,
     now: sa.ColumnElement[Any],
     limit: int,
 ) -> Overview:
-    """What a queue is doing, without its dead jobs. `key_statements`: those of `per_key`, if there is one."""
-    backlog = read_backlog(connection, backend, order, now=now, limit=limit)
+    """What a queue is doing, without its failed jobs. `key_statements`: those of `per_key`, if there is one. The others
+    are as for `read_backlog`.
+    """
+    backlog = read_backlog(connection, backend, order, of_queue, now=now, limit=limit)
     held = held_by(connection, backend) if backend.by_lease else {}
     owners = owners_of(connection, backend, held) if backend.by_lease else ()
     paused, reason = read_pause(connection, backend)
     moment: datetime = connection.execute(sa.select(now)).scalar_one()
     keys = () if key_statements is None else _read_keys(connection, key_statements, limit)
-    return Overview(backend.source.name, moment, backlog, owners, (), paused, reason, keys)
+    return Overview(backend.source.name, moment, backlog, owners, (), (), paused, reason, keys)
 
 
-def dead_job(stored: StoredJob, roles: ColumnRoles) -> DeadJob:
-    """What is shown of a dead job."""
+def with_failed_jobs(
+    seen: Overview, jobs: StoredJobs, roles: ColumnRoles, order: Sequence[sa.ColumnElement[Any]], where: Where
+) -> Overview:
+    """The same with its failed jobs, if it has counted some. `where`: the queue's predicate."""
+    backlog = seen.backlog
+    dead = jobs.last(DEAD, order, FAILED_SHOWN) if backlog.dead else ()
+    retrying = jobs.worst(where, order, among=backlog.limit, most=FAILED_SHOWN) if backlog.retrying else ()
+    return replace(
+        seen,
+        dead=tuple(_failed_job(stored, roles) for stored in dead),
+        retrying=tuple(_failed_job(stored, roles, seen.now) for stored in retrying),
+    )
+
+
+def _failed_job(stored: StoredJob, roles: ColumnRoles, now: datetime | None = None) -> FailedJob:
+    """`now`: the time of the database, if the job will be tried again."""
     record: Mapping[str, Any] = stored.record or {}
-    return DeadJob(stored.key, roles.value_of("attempts", record), str(roles.value_of("last_error", record, "")))
+    again = None if now is None else roles.value_of("run_at", record)
+    next_in = None if now is None or again is None else in_seconds(again) - in_seconds(now)
+    error = str(roles.value_of("last_error", record, ""))
+    return FailedJob(stored.key, roles.value_of("attempts", record), error, next_in)
 
 
 def _read_keys(connection: sa.Connection, statements: KeyStatements, limit: int) -> tuple[KeyState, ...]:

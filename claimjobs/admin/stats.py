@@ -56,6 +56,8 @@ class Stats:
     """Counts of jobs by status, and the owners."""
 
     unclaimed: int
+    """Those that meet the queue's predicate. Of the other states all jobs of the table count, because a row may not
+    meet it any more."""
     claimed: int
     done: int
     dead: int
@@ -68,6 +70,8 @@ class Stats:
     """How many rows have each value of the status column that means no state, the most frequent first. They are never
     claimed."""
 
+    not_in_queue: int = 0
+    """Unclaimed rows that do not meet the queue's predicate."""
     ownerless: int = 0
     """Claimed jobs without an owner's id. Nobody works on them, and only `reclaim_ownerless` releases them."""
     strangers: Mapping[int, int] = field(default_factory=dict)
@@ -110,18 +114,25 @@ def read_retries(
     return Retries(row.jobs, seconds, row.due)
 
 
-def read_stats(connection: sa.Connection, backend: Backend, now: sa.ColumnElement[Any]) -> Stats:
-    """The stats of a queue's table, by three statements or a few more.
+def read_stats(
+    connection: sa.Connection,
+    backend: Backend,
+    of_queue: Sequence[sa.ColumnElement[bool]],
+    now: sa.ColumnElement[Any],
+) -> Stats:
+    """The stats of a queue's table, by three statements or a few more. `of_queue`: its predicate.
 
     Raises ClaimsDiffer if it would not see the claims.
     """
-    known, others = _sorted(row for counts in job_rows(backend, now).counts for row in connection.execute(counts))
+    counts = job_rows(backend, now).counts(of_queue)
+    known, others = _sorted(row for statement in counts for row in connection.execute(statement))
     ClaimsCheck(backend).run(connection)
     jobs = {state: sum(row.jobs for row in known[state]) for state in STATES}
     held = held_by(connection, backend) if backend.by_lease else {}
     paused, reason = read_pause(connection, backend)
+    mine = sum(row.mine for row in known[UNCLAIMED])
     return Stats(
-        unclaimed=jobs[UNCLAIMED],
+        unclaimed=mine,
         claimed=jobs[CLAIMED] + in_claim_rows(connection, backend),
         done=jobs[DONE],
         dead=jobs[DEAD],
@@ -130,6 +141,7 @@ def read_stats(connection: sa.Connection, backend: Backend, now: sa.ColumnElemen
         owners=owners_of(connection, backend, held) if backend.by_lease else (),
         strangers={owner: jobs for owner, jobs in held.items() if owner < FIRST_OWNER},
         others=dict(others.most_common()),
+        not_in_queue=jobs[UNCLAIMED] - mine,
         ownerless=_ownerless(connection, backend) if known[CLAIMED] else 0,
         paused=paused,
         pause_reason=reason,

@@ -18,7 +18,7 @@ from claimjobs.database.connection import Connector
 from claimjobs.database.error_translation import predicate_errors
 from claimjobs.dialects import Key
 from claimjobs.errors import BadArgument, RowsRefused
-from claimjobs.job import Job
+from claimjobs.job import Job, key_of
 from claimjobs.settle.outcome_table import keys_for
 from claimjobs.settle.refusals import WriteInHalves
 from claimjobs.statements import dead_jobs, side_car
@@ -116,10 +116,17 @@ class StoredJobs:
         if state not in self._roles.state.can:
             return ()
         rows = statements.last_keys(self._roles, self._roles.state.is_(state), self._job_rows.order(order))
-        with self._connect() as connector:
-            keys = [self._roles.key_in(row._mapping) for row in connector.rows(rows, {"claimjobs_limit": limit})]
-        found = {stored.key: stored for stored in self.show(keys)}
-        return tuple(found[key] for key in keys if key in found)
+        return self._in_turn(rows, limit)
+
+    def worst(
+        self, where: Where, order: Sequence[sa.ColumnElement[Any]], *, among: int, most: int
+    ) -> tuple[StoredJob, ...]:
+        """At most so many of the last `among` unclaimed jobs, by the queue's order: those that have failed, or are
+        suspects, those with the most failures first.
+        """
+        narrower = predicates_of(where, self._source, self._dialect.lexis)
+        unclaimed, by_state = self._job_rows.unclaimed_among(narrower), self._job_rows.order(order)
+        return self._in_turn(statements.worst_failed(self._roles, unclaimed, by_state, most), among)
 
     def count(self, where: Where = None, *, state: str | None = None, most: int | None = None) -> int:
         """How many jobs are in this state (None: in any); `most`: count no further. Raises BadArgument."""
@@ -161,6 +168,13 @@ class StoredJobs:
         return cancelled
 
     # --- inside: reading -------------------------------------------------------------------------------
+
+    def _in_turn(self, rows: sa.Select[Any], limit: int) -> tuple[StoredJob, ...]:
+        """The jobs whose keys this statement finds, in its order."""
+        with self._connect() as connector:
+            keys = [key_of(row) for row in connector.rows(rows, {"claimjobs_limit": limit})]
+        found = {stored.key: stored for stored in self.show(keys)}
+        return tuple(found[key] for key in keys if key in found)
 
     def _chosen(self, where: Where, state: str | None) -> Sequence[Predicate]:
         narrower = predicates_of(where, self._source, self._dialect.lexis)

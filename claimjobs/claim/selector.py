@@ -49,10 +49,14 @@ class Selector:
             ready, order, claim_rows=rows, in_sweeps=in_sweeps, predicates=predicates, reads_other_rows=elsewhere
         )
 
+    @property
+    def own(self) -> Sequence[Predicate]:
+        """The queue's predicate, over columns of the user's table; empty: it has none."""
+        return predicates_of(self.where, self.roles, self.dialect.lexis)
+
     def predicates(self, where: Where) -> tuple[Predicate, ...]:
         """Both predicates, and that of the rows that this Queue may still claim, over columns of the user's table."""
-        roles, lexis = self.roles, self.dialect.lexis
-        return (*predicates_of(self.where, roles, lexis), *predicates_of(where, roles, lexis), self.claimable)
+        return (*self.own, *predicates_of(where, self.roles, self.dialect.lexis), self.claimable)
 
     def changes(self, where: Where) -> bool:
         """Whether a callable gives the predicate, so that it may differ from call to call."""

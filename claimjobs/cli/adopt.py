@@ -148,7 +148,8 @@ def adopt(target: Target, table: str, migration: str, into: Path, **chosen: Any)
     into.mkdir(parents=True, exist_ok=True)
     for path, text in files.items():
         path.write_text(text, encoding="utf-8")
-    show(*(f"{path}: written" for path in files))
+    # Once more, because the statements may have pushed it off the screen.
+    show(f"{plan.kind}: {dict(found.reasons())[plan.kind]}", *(f"{path}: written" for path in files))
     map_file, script, module, _ = files
     first = f"run {script}, then" if statements else "it has all that this queue needs:"
     run = f"`claimjobs start-processing {module.stem}:handle --map {map_file.name}`"

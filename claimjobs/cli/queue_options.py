@@ -6,7 +6,7 @@ A parameter of Queue that is plain data is an option here; nothing else has to k
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from functools import wraps
 from typing import Any, Final
@@ -28,9 +28,10 @@ from claimjobs.cli.options import (
     shared,
     with_options,
 )
-from claimjobs.database.connect import engine_of
+from claimjobs.database.connect import connected, engine_of
 from claimjobs.embedded.server import database_url
-from claimjobs.options import CLAIMS, FINISHES, HOLDS, LEAVE, Retry
+from claimjobs.errors import UnfitTable
+from claimjobs.options import CLAIMS, FINISHES, HOLDS, LEAVE, SIDE_CAR, Retry
 from claimjobs.queue.map_file import Described, described_in, per_key_of, queue_of
 from claimjobs.queue.queue import Queue
 
@@ -154,9 +155,24 @@ class Target:
 
     @contextmanager
     def queue(self, **more: Any) -> Iterator[Queue]:
-        """The Queue, with these further parameters."""
-        with self.engine() as engine, queue_of(engine, self.described, **more) as queue:
-            yield queue
+        """The Queue, with these further parameters. Where its table is unfit, a side-car of it is told."""
+        with self.engine() as engine:
+            try:
+                with queue_of(engine, self.described, **more) as queue:
+                    yield queue
+            except UnfitTable:
+                self._tell_side_car(engine)
+                raise
+
+    def _tell_side_car(self, engine: sa.Engine) -> None:
+        """Say that the table has a side-car which the command does not name: that is a queue of its own."""
+        table = self.described.get("table")
+        if not isinstance(table, str) or self.described.get("side_car"):
+            return
+        schema, _, name = f"{table}{SIDE_CAR}".rpartition(".")
+        with suppress(sa.exc.SQLAlchemyError), connected(engine) as connection:
+            if sa.inspect(connection).has_table(name, schema=schema or None):
+                say(f"{table} has a side-car, {table}{SIDE_CAR}: give the --map of that queue, or --side-car")
 
 
 def database_options(command: AnyCommand) -> AnyCommand:

@@ -198,7 +198,7 @@ def summary_lines(summary: Summary, *, has_balance: bool = False, verbose: bool 
     `verbose`: with its claims, and what they met.
     """
     done = f"{summary.done:,} done, {summary.failed:,} dead, {summary.total.retried:,} failed and tried again"
-    lines = [f"{done}; {_or_unknown(summary.left)} left in the table"]
+    lines = [f"{done}; {_or_unknown(summary.left)} left in the queue"]
     if has_balance:
         into = f"{summary.generated:,} generated + {summary.before:,} there before"
         out = f"{summary.done:,} done + {summary.failed:,} dead + {_or_unknown(summary.left)} left"

@@ -15,7 +15,6 @@ from claimjobs.admin.backlog import LIMIT
 from claimjobs.admin.stats import OwnerStats, Stats
 from claimjobs.cli import exits
 from claimjobs.cli.console import command, completed, data, log_as_messages, number, say, show, wrapped
-from claimjobs.cli.jobs import COUNTED
 from claimjobs.cli.options import AT_LEAST_1, COUNT, Duration, Seconds, bind, port
 from claimjobs.cli.queue_options import Target, claim_options, queue_options
 from claimjobs.database.connect import connected
@@ -29,7 +28,6 @@ from claimjobs.metrics.http_server import serving
 from claimjobs.metrics.page import PageReader, queue_pages
 from claimjobs.queue.queue import Queue
 from claimjobs.signals import graceful
-from claimjobs.table.columns import UNCLAIMED
 from claimjobs.table.ddl import has_wake_trigger
 from claimjobs.table.reflection import MARK_LOST, lost_mark
 
@@ -61,7 +59,8 @@ def status(context: click.Context, /, target: Target, as_json: bool, check: bool
     that the server gives no lock, for example behind a pooler. Done jobs are counted if they are kept; by default they
     are deleted.
 
-    All rows of the table are counted, also those that do not match the predicate of the queue (`where` in its --map).
+    Unclaimed jobs are those that match the predicate of the queue (`where` in its --map); how many unclaimed rows do
+    not match it is said, too. In the other states all rows of the table are counted.
 
     Rows whose status means no state are listed as "other", with their value. Jobs that are claimed without an owner's
     id, and those that another program has claimed, are listed with the command that frees them. docs/commands.md
@@ -85,11 +84,11 @@ def status(context: click.Context, /, target: Target, as_json: bool, check: bool
         raise click.UsageError("--min-owners: with --hold transaction there are no owners")
     with target.queue() as queue:
         name, stats = queue.table.fullname, queue.stats()
-        lines = [*_lines_of(stats, queue.roles.state.values), *_notes(queue, where)]
+        lines = [*_lines_of(stats, queue.roles.state.values, where), *_notes(queue)]
     exceeded = list(_exceeded(stats, **limits))
     if as_json:
         checked = {"exceeded": exceeded} if check else {}
-        data(json.dumps({"table": name, **_plain(stats), "where_not_counted": where, **checked}, default=str))
+        data(json.dumps({"table": name, **_plain(stats), "where": where, **checked}, default=str))
     elif check:
         show(f"{name}: {'; '.join([*exceeded, *_paused(stats)] if exceeded else ['ok'])}")
     else:
@@ -121,6 +120,7 @@ def _plain(stats: Stats) -> dict[str, object]:
         **_counts(stats),
         "ownerless": stats.ownerless,
         "unclaimable": stats.unclaimable,
+        "not_in_queue": stats.not_in_queue,
         "other": [{"value": value, "rows": rows} for value, rows in stats.others.items()],
         "oldest_due_seconds": stats.oldest,
         "paused_seconds": stats.paused,
@@ -137,12 +137,14 @@ def _counts(stats: Stats) -> dict[str, int]:
     return {"unclaimed": stats.unclaimed, "claimed": stats.claimed, "done": stats.done, "dead": stats.dead}
 
 
-def _lines_of(stats: Stats, words: Mapping[str, Any]) -> Iterator[str]:
+def _lines_of(stats: Stats, words: Mapping[str, Any], where: str | None) -> Iterator[str]:
     """`words`: the user's own for the states."""
     yield from _paused(stats)
     for state, count in _counts(stats).items():
         own = words.get(state, state)
         yield f"{count} {state}" + ("" if own == state else f" ({visible(str(own))})")
+    if where is not None:
+        yield f"{stats.not_in_queue} unclaimed rows are not in the queue (where {visible(where)})"
     if stats.ownerless:
         yield f"{stats.ownerless} claimed without an owner: {command('reclaim --ownerless')} releases them"
     if stats.unclaimable:
@@ -182,12 +184,8 @@ def _owner(owner: OwnerStats) -> str:
     return ", ".join((*words, "dead") if owner.dead else words)
 
 
-def _notes(queue: Queue, where: str | None) -> Iterator[str]:
+def _notes(queue: Queue) -> Iterator[str]:
     """What else to know of this table."""
-    if where is not None:
-        mine = queue.jobs.count(where, state=UNCLAIMED, most=COUNTED)
-        count = f"{mine:,}{'' if mine < COUNTED else ' or more'}"
-        yield f"all rows are counted; {count} of the unclaimed are in the queue (where {where})"
     with connected(queue.engine) as connection:
         if has_wake_trigger(connection, queue.table):
             yield "a trigger wakes consumers at each INSERT"

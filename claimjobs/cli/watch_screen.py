@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any, Final
 
 from rich.console import Console, ConsoleOptions, Group, RenderResult
@@ -10,7 +10,7 @@ from rich.layout import Layout
 from rich.table import Table
 from rich.text import Text
 
-from claimjobs.admin.overview import STATES, History, Overview
+from claimjobs.admin.overview import STATES, FailedJob, History, Overview, outlook
 from claimjobs.instants import age
 from claimjobs.key_text import key_in_message, visible
 
@@ -25,8 +25,7 @@ def line(seen: Overview, history: History) -> str:
     owners = ", ".join(f"{number:,} {life}" for life, number in seen.backlog.owners.items() if number)
     parts = [
         *(f"{seen.count(state)} {state}" for state in STATES),
-        f"{seen.backlog.due:,} due",
-        *_waits(seen, history),
+        *outlook(seen, history),
         *([f"owners: {owners}"] if owners else []),
     ]
     paused = f"paused for {age(seen.paused)}{_reason(seen)}, " if seen.paused is not None else ""
@@ -51,14 +50,14 @@ class WatchScreen:
         seen, room = self._seen, (options.height or console.size.height) - ABOVE_OWNERS - 1
         keys = min(len(seen.keys), room // 3)
         room -= keys + 2 if keys > 0 else 0
-        dead = min(len(seen.dead), max(room // 3, room - len(seen.owners) - 4))
-        owners = room - 1 - (dead + 2 if dead > 0 else 0)
+        failed = [*seen.retrying, *seen.dead][: max(room // 3, room - len(seen.owners) - 4)]
+        owners = room - 1 - (len(failed) + 2 if failed else 0)
         parts: list[Any] = [self._headline(), Text(), self._states(options.max_width)]
-        parts += [Text(" · ".join(_waits(seen, self._history))), Text(), self._owners(owners)]
+        parts += [Text(" · ".join(outlook(seen, self._history))), Text(), self._owners(owners)]
         if keys > 0:
             parts += [Text(), self._keys(keys)]
-        if dead > 0:
-            parts += [Text(), self._dead(dead)]
+        if failed:
+            parts += [Text(), self._failed(failed)]
         last = Text(self._asks or KEYS, "bold" if self._asks else "dim", no_wrap=True, overflow="ellipsis")
         layout = Layout()
         layout.split_column(Layout(Group(*parts)), Layout(last, size=1))
@@ -66,8 +65,9 @@ class WatchScreen:
 
     def _headline(self) -> Text:
         seen = self._seen
-        state = "running" if seen.paused is None else f"paused for {age(seen.paused)}{_reason(seen)}"
-        style = "green" if seen.paused is None else "yellow"
+        state, style = ("running", "green") if seen.has_consumers else ("no consumer is running", "yellow")
+        if seen.paused is not None:
+            state, style = f"paused for {age(seen.paused)}{_reason(seen)}", "yellow"
         return _cut(
             Text.assemble(
                 (visible(seen.table), "bold cyan"), "  ", (state, style), f"  {seen.now:%Y-%m-%d %H:%M:%S} UTC"
@@ -104,11 +104,12 @@ class WatchScreen:
             table.add_row(key_in_message(key.key), f"{key.jobs:,}", key.when, style=style)
         return table
 
-    def _dead(self, most: int) -> Table:
-        table = _table(("dead job", "left"), ("failures", "right"), ("last error", "left"))
-        for job in self._seen.dead[:most]:
+    def _failed(self, jobs: Sequence[FailedJob]) -> Table:
+        table = _table(("failed job", "left"), ("failures", "right"), ("next try", "left"), ("last error", "left"))
+        for job in jobs:
             failures = "" if job.failures is None else str(job.failures)
-            table.add_row(key_in_message(job.key), failures, visible(" ".join(job.error.split())))
+            when, style = ("dead", "red") if job in self._seen.dead else (job.when, "yellow")
+            table.add_row(key_in_message(job.key), failures, when, visible(" ".join(job.error.split())), style=style)
         return table
 
 
@@ -122,13 +123,6 @@ def _table(*columns: tuple[str, str]) -> Table:
 def _cut(text: Text) -> Text:
     text.no_wrap, text.overflow = True, "ellipsis"
     return text
-
-
-def _waits(seen: Overview, history: History) -> Iterator[str]:
-    if seen.backlog.oldest is not None:
-        yield f"the oldest has been due for {age(seen.backlog.oldest)}"
-    if (left := history.empty_in()) is not None:
-        yield f"empty in {age(left)}"
 
 
 def _reason(seen: Overview) -> str:

@@ -26,6 +26,7 @@ FATAL = {UnfitTable: "table", BadPredicate: "predicate", SettingUnfit: "settings
 Check = Callable[[sa.Connection, Subject], Iterable[Finding]]
 CHECKS: Final[dict[str, Check]] = {
     "failures": server.failures,
+    "states": server.states,
     "isolation": server.isolation,
     "primaries": server.primaries,
     "settings": server.settings,

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import Final
+from collections.abc import Iterator, Mapping
+from typing import Any, Final
 
 import sqlalchemy as sa
 
@@ -16,7 +16,9 @@ from claimjobs.table.roles import AGAIN
 LONG: Final = 60.0
 """Seconds. Who holds a snapshot for longer is a warning."""
 SHOWN: Final = 3
-"""So many of those who hold a snapshot are named."""
+"""So many of those who hold a snapshot are named, and so many values without a state."""
+LOOKED_AT: Final = 1_000
+"""Rows whose state is looked at."""
 
 
 def failures(connection: sa.Connection, subject: Subject) -> Iterator[Finding]:
@@ -26,6 +28,31 @@ def failures(connection: sa.Connection, subject: Subject) -> Iterator[Finding]:
         yield Finding("failures", "warning", f"a job that {fails} {AGAIN}, because {lack}")
     if fix := lost_mark(connection, subject.backend.source.table):
         yield Finding("comments", "warning", MARK_LOST, (fix,))
+
+
+def states(connection: sa.Connection, subject: Subject) -> Iterator[Finding]:
+    """Whether rows have the values that mean a state. None if one of the first rows has: a mistyped value is in none.
+
+    A side-car is of our own.
+    """
+    backend, roles = subject.backend, subject.backend.roles
+    if roles.status is None or backend.user_table is not None:
+        return
+    first = sa.select(roles.status.label("value"), roles.state.name.label("state")).limit(LOOKED_AT).subquery()
+    rows = connection.execute(sa.select(first.c.value, first.c.state).distinct().limit(LOOKED_AT)).all()
+    if rows and all(row.state is None for row in rows):
+        found = sorted("NULL" if row.value is None else repr(row.value) for row in rows)
+        more = f" and {len(found) - SHOWN} more values" if len(found) > SHOWN else ""
+        says = (
+            f"no row has a value of {roles.status.name} that means a state ({_values(roles.state.values)}), as far as "
+            f"the first {LOOKED_AT:,} rows tell: they have {', '.join(found[:SHOWN])}{more}; nothing is claimed from "
+            "rows without a state: check [states] of the map"
+        )
+        yield Finding("states", "warning", says)
+
+
+def _values(states: Mapping[str, Any]) -> str:
+    return ", ".join(f"{state}: {value!r}" for state, value in states.items())
 
 
 def isolation(connection: sa.Connection, subject: Subject) -> Iterator[Finding]:

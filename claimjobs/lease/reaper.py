@@ -167,7 +167,7 @@ class Reaper:
             self._end(seen.holder, seen.session)
         return self._reclaim(seen.id, seen.beat)
 
-    def reclaim_by_id(self, owner: int) -> int:
+    def reclaim_by_id(self, owner: int, cause: str | None = None) -> int:
         """Reclaim the jobs of an owner whose process has ended; wait until its session has ended, too.
 
         Does nothing for an owner that claims from another table.
@@ -175,7 +175,7 @@ class Reaper:
         if not self._is_ours(owner):
             return 0
         self._wait_for_the_end(owner)
-        return self._reclaim(owner, None)
+        return self._reclaim(owner, None, cause=cause)
 
     def release_by_id(self, owner: int) -> int:
         """Declare an owner dead whose process still runs, and release its jobs; return how many.
@@ -191,11 +191,14 @@ class Reaper:
             time.sleep(0.01)
         return jobs
 
-    def _reclaim(self, owner: int, last_beat: datetime | None, *, charges: bool = True) -> int:
-        """`charges`: if the owner held only one job, that job is charged one attempt."""
+    def _reclaim(
+        self, owner: int, last_beat: datetime | None, *, charges: bool = True, cause: str | None = None
+    ) -> int:
+        """`charges`: if the owner held only one job, that job is charged one attempt. `cause`: of its death."""
+        why = f"owner {owner} died while it held this job" + (f": {cause}" if cause else "")
         for attempt in self._connector.attempts(patience=1):
             with attempt as connection:
-                jobs, removed, failed = self._declare_dead(connection, owner, last_beat, charges=charges)
+                jobs, removed, failed = self._declare_dead(connection, owner, last_beat, why, charges=charges)
         if failed is not None:
             self._unreported.append(failed)
         if jobs:
@@ -279,7 +282,7 @@ class Reaper:
         return Job(key, {}, claim)
 
     def _declare_dead(
-        self, connection: sa.Connection, owner: int, last_beat: datetime | None, *, charges: bool
+        self, connection: sa.Connection, owner: int, last_beat: datetime | None, why: str, *, charges: bool
     ) -> tuple[int, bool, Outcomes | None]:
         """Declare an owner dead and reclaim its jobs; delete its row if it holds none any more.
 
@@ -295,7 +298,6 @@ class Reaper:
         held = connection.execute(self._held, me).all()
         stuck, failed = 0, None
         if rows:
-            why = f"owner {owner} died while it held this job"
             found = [(key_of(row[:-1]), row[-1]) for row in rows]
             outcomes = self._outcomes(found, alone=is_first_time and len(held) == 1, charges=charges, why=why)
             stuck = self._write(connection, owner, outcomes)

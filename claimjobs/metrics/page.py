@@ -10,7 +10,7 @@ from typing import Any, Final
 from wsgiref.types import StartResponse, WSGIApplication, WSGIEnvironment
 
 from claimjobs.admin.backlog import Backlog
-from claimjobs.admin.overview import STATES, History, Overview
+from claimjobs.admin.overview import STATES, FailedJob, History, Overview, outlook
 from claimjobs.instants import age
 from claimjobs.key_text import key_in_message, visible
 from claimjobs.metrics.backlog_reader import BacklogReader
@@ -99,7 +99,9 @@ def _shown(seen: Overview, history: History) -> Iterator[str]:
     if seen.paused is not None:
         reason = f": {_text(seen.pause_reason)}" if seen.pause_reason else ""
         yield f'<p class="warning">Paused for {age(seen.paused)}{reason}</p>\n'
-    yield f"<p>{_text(', '.join(_waits(seen, history)) or 'no job is due')}; {seen.now:%Y-%m-%d %H:%M:%S} UTC</p>\n"
+    elif not seen.has_consumers:
+        yield '<p class="warning">No consumer is running</p>\n'
+    yield f"<p>{_text(', '.join(outlook(seen, history)))}; {seen.now:%Y-%m-%d %H:%M:%S} UTC</p>\n"
     yield _table(
         ("state", "jobs", "change/s"), ((state, seen.count(state), history.shown_change(state)) for state in STATES)
     )
@@ -118,18 +120,19 @@ def _shown(seen: Overview, history: History) -> Iterator[str]:
         yield "<h2>Keys that wait</h2>\n"
         keys = ((key_in_message(key.key), f"{key.jobs:,}", key.when) for key in seen.keys)
         yield _table(("key", "holds", "its turn"), keys)
+    if seen.retrying:
+        yield "<h2>Jobs that failed and will be tried again</h2>\n"
+        yield _table(
+            ("job", "failures", "next try", "last error"), ((*_failed(job), job.when, job.error) for job in seen.retrying)
+        )
     if seen.dead:
         yield "<h2>Dead jobs, the last first</h2>\n"
-        dead = ((key_in_message(job.key), "" if job.failures is None else job.failures, job.error) for job in seen.dead)
-        yield _table(("job", "failures", "last error"), dead)
+        yield _table(("job", "failures", "last error"), ((*_failed(job), job.error) for job in seen.dead))
 
 
-def _waits(seen: Overview, history: History) -> Iterator[str]:
-    yield f"{seen.backlog.due:,}{'' if seen.is_exact('unclaimed') else '+'} due"
-    if seen.backlog.oldest is not None:
-        yield f"the oldest for {age(seen.backlog.oldest)}"
-    if (left := history.empty_in()) is not None:
-        yield f"empty in {age(left)}"
+def _failed(job: FailedJob) -> Iterator[object]:
+    yield key_in_message(job.key)
+    yield "" if job.failures is None else job.failures
 
 
 def _table(titles: Sequence[str], rows: Iterable[Iterable[object]]) -> str:

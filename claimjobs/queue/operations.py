@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from dataclasses import replace
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING
 
@@ -11,7 +11,7 @@ import sqlalchemy as sa
 
 from claimjobs.admin import stats as statistics
 from claimjobs.admin.backlog import LIMIT, Backlog, read_backlog
-from claimjobs.admin.overview import DEAD_SHOWN, Overview, dead_job, read_overview
+from claimjobs.admin.overview import Overview, read_overview, with_failed_jobs
 from claimjobs.admin.pause import PauseSwitch
 from claimjobs.admin.purge import Kept, Purge
 from claimjobs.admin.stats import Retries, Stats
@@ -24,7 +24,6 @@ from claimjobs.lease.checks import ClaimsCheck, require_writes
 from claimjobs.queue.access import Access
 from claimjobs.queue.consumer import Consumer
 from claimjobs.settings import Settings
-from claimjobs.table.columns import DEAD
 from claimjobs.table.predicates import Where
 from claimjobs.table.roles import ColumnRoles
 
@@ -82,29 +81,33 @@ class QueueOperations:
         return self._access.backend.roles
 
     def stats(self) -> Stats:
-        """The jobs by status, the age of the oldest, and the owners. All rows of the table count, whatever `where`."""
-        backend = self._access.backend
-        with backend.tables_in_use.naming_what_is_missing(), self._access.connected_in_utc() as connection:
-            return statistics.read_stats(connection, backend, self._chosen.now)
+        """The jobs by status, the age of the oldest, and the owners. Raises ClaimsDiffer and BadPredicate.
+
+        Unclaimed jobs are those that meet the queue's predicate; in the other states all jobs of the table count.
+        """
+        with self._reading() as connection:
+            of_queue = self._consumer.plans.selector.own
+            return statistics.read_stats(connection, self._access.backend, of_queue, self._chosen.now)
 
     def backlog(self, limit: int = LIMIT) -> Backlog:
         """How much work waits, and how many owners there are, without a scan of the table: jobs are counted up to
-        `limit` in each state. All rows of the table count, whatever `where`. Raises ClaimsDiffer.
+        `limit` in each state. With a predicate it reads at most as much as a claim that finds nothing. Raises
+        ClaimsDiffer and BadPredicate.
         """
-        backend = self._access.backend
-        with backend.tables_in_use.naming_what_is_missing(), self._access.connected_in_utc() as connection:
-            return read_backlog(connection, backend, self._consumer.plans.order, now=self._chosen.now, limit=limit)
+        plans, now = self._consumer.plans, self._chosen.now
+        with self._reading() as connection:
+            backend, of_queue = self._access.backend, plans.selector.own
+            return read_backlog(connection, backend, plans.order, of_queue, now=now, limit=limit)
 
     def overview(self, limit: int = LIMIT) -> Overview:
-        """What this queue is doing now: its backlog, its owners, its last dead jobs, and keys of `per_key` that wait.
-        No statement reads the whole table. Raises as `backlog`.
+        """What this queue is doing now: its backlog, its owners, jobs that failed, and keys of `per_key` that wait.
+        It reads as much as `backlog`. Raises as that does.
         """
-        backend, order = self._access.backend, self._consumer.plans.order
-        with backend.tables_in_use.naming_what_is_missing(), self._access.connected_in_utc() as connection:
-            keys = self._consumer.plans.key_statements
-            seen = read_overview(connection, backend, order, keys, now=self._chosen.now, limit=limit)
-        last = self.jobs.last(DEAD, order, DEAD_SHOWN) if seen.backlog.dead else ()
-        return replace(seen, dead=tuple(dead_job(stored, backend.roles) for stored in last))
+        plans, backend, now = self._consumer.plans, self._access.backend, self._chosen.now
+        order, of_queue = plans.order, plans.selector.own
+        with self._reading() as connection:
+            seen = read_overview(connection, backend, order, of_queue, plans.key_statements, now=now, limit=limit)
+        return with_failed_jobs(seen, self.jobs, backend.roles, order, self._chosen.where)
 
     def retries(self, where: Where = None) -> Retries:
         """How many failed jobs wait for their next attempt, and when the first of them is due. Raises BadPredicate.
@@ -112,6 +115,14 @@ class QueueOperations:
         Only jobs that match this queue's predicate, and `where`, count.
         """
         return self._consumer.retries(where)
+
+    @contextmanager
+    def _reading(self) -> Iterator[sa.Connection]:
+        """A connection for counts. Raises TableMissing and BadPredicate for what they read in vain."""
+        tables = self._access.backend.tables_in_use
+        with self._consumer.plans.selector.understood(None), tables.naming_what_is_missing():
+            with self._access.connected_in_utc() as connection:
+                yield connection
 
     def now(self) -> datetime:
         """The time of the database, in UTC: `run_at` is compared with it."""
@@ -205,8 +216,9 @@ class QueueOperations:
 
     # --- reclaiming ------------------------------------------------------------------------------------
 
-    def reclaim_owner(self, owner_id: int) -> int:
-        """Reclaim the jobs of an owner whose process has ended; return how many.
+    def reclaim_owner(self, owner_id: int, cause: str | None = None) -> int:
+        """Reclaim the jobs of an owner whose process has ended; return how many. `cause`: how it ended, for
+        `last_error`.
 
         Call it only after the process has ended, as a supervisor does. If the owner lives, its jobs run a second time,
         and its outcomes for them are refused. With `hold="transaction"` this does nothing: the server rolls back.
@@ -214,7 +226,7 @@ class QueueOperations:
         if self._chosen.hold == "transaction":
             return 0
         with self._access.reaper() as reaper:
-            return reaper.reclaim_by_id(owner_id)
+            return reaper.reclaim_by_id(owner_id, cause)
 
     def release_owner(self, owner_id: int) -> int:
         """Release the jobs of an owner whose process you are about to kill; return how many. It costs no attempt.

@@ -14,26 +14,37 @@ from claimjobs.statements.owners import claimed_by_nobody, silent
 from claimjobs.table.columns import CLAIMED, UNCLAIMED
 from claimjobs.table.roles import ColumnRoles
 
+Predicates = Sequence[sa.ColumnElement[bool]]
+
 _LIMIT: Final = sa.bindparam("claimjobs_limit", type_=sa.Integer)
 
 
-def by_state(roles: ColumnRoles, now: sa.ColumnElement[Any], *where: sa.ColumnElement[bool]) -> sa.Select[Any]:
+def by_state(
+    roles: ColumnRoles, now: sa.ColumnElement[Any], of_queue: Predicates, *where: sa.ColumnElement[bool]
+) -> sa.Select[Any]:
     """One row for each state: the columns that distinguish it, those of `counts`, and its name, `claimjobs_state`.
 
     All rows of a group have the same state, so the aggregate only lets SQL accept it beside the groups.
     """
     state, name = roles.state.distinguishing_columns, sa.func.min(roles.state.name).label("claimjobs_state")
-    rows = sa.select(*state, *counts(roles, now), name).select_from(roles.table).where(*where).group_by(*state)
+    counted = counts(roles, now, of_queue)
+    rows = sa.select(*state, *counted, name).select_from(roles.table).where(*where).group_by(*state)
     return rows if roles.claim_rows is None else rows.where(roles.free)
 
 
-def counts(roles: ColumnRoles, now: sa.ColumnElement[Any]) -> tuple[Any, ...]:
-    """How many `jobs` there are; how many of these are `due` by their run_at; `oldest` (the first run_at, if any);
-    `now`.
+def counts(roles: ColumnRoles, now: sa.ColumnElement[Any], of_queue: Predicates) -> tuple[Any, ...]:
+    """How many `jobs` there are; how many of these are in the queue (`mine`), because they meet all these predicates;
+    how many of those are `due` by their run_at; their first run_at, if any (`oldest`); `now`.
     """
-    oldest = sa.null() if roles.run_at is None else sa.func.min(roles.run_at)
-    due = sa.func.count(sa.case((roles.ripe(now), 1)))
-    return sa.func.count().label("jobs"), due.label("due"), oldest.label("oldest"), now.label("now")
+
+    def where_mine(value: Any) -> Any:
+        return sa.case((sa.and_(*of_queue), value)) if of_queue else value
+
+    mine = sa.func.count(where_mine(sa.literal_column("1")))
+    oldest = sa.null() if roles.run_at is None else sa.func.min(where_mine(roles.run_at))
+    due = sa.func.count(sa.case((sa.and_(roles.ripe(now), *of_queue), 1)))
+    labels = {"jobs": sa.func.count(), "mine": mine, "due": due, "oldest": oldest, "now": now}
+    return tuple(expression.label(label) for label, expression in labels.items())
 
 
 def retries(roles: ColumnRoles, now: sa.ColumnElement[Any], *where: sa.ColumnElement[bool]) -> sa.Select[Any]:
@@ -41,7 +52,7 @@ def retries(roles: ColumnRoles, now: sa.ColumnElement[Any], *where: sa.ColumnEle
     `due` (such jobs that do not wait any more), `now`.
     """
     run_at = roles.need("run_at", "waiting for a retry")
-    failed = [column > 0 for column in (roles.attempts, roles.suspect) if column is not None]
+    failed = [column > 0 for column in roles.failure_counts]
     waits = sa.case((run_at > now, run_at))
     due = sa.func.count(sa.case((roles.ripe(now), 1)))
     columns = (sa.func.count(waits).label("jobs"), sa.func.min(waits).label("next"), due.label("due"), now.label("now"))

@@ -8,6 +8,7 @@ from typing import Any
 import sqlalchemy as sa
 
 from claimjobs.statements import count, dead_jobs
+from claimjobs.statements.count import Predicates
 from claimjobs.statements.side_car import SideCarJoin, of_jobs, unclaimed, waiting
 from claimjobs.table.backend import Backend
 from claimjobs.table.columns import CLAIMED, DEAD, DONE, STATES, UNCLAIMED
@@ -19,7 +20,7 @@ class JobRows:
     def __init__(self, backend: Backend, now: sa.ColumnElement[Any]) -> None:
         self._roles, self._dialect, self._now = backend.roles, backend.dialect, now
 
-    def meeting(self, where: Sequence[sa.ColumnElement[bool]]) -> Sequence[sa.ColumnElement[bool]]:
+    def meeting(self, where: Predicates) -> Predicates:
         """The predicates of a row with a state, if the job's row in the user's table meets all these."""
         return where
 
@@ -40,8 +41,12 @@ class JobRows:
     @property
     def failed(self) -> sa.ColumnElement[bool]:
         """The predicate of a row of the user's table whose job is unclaimed and has failed before."""
-        counts = [column > 0 for column in (self._roles.attempts, self._roles.suspect) if column is not None]
+        counts = [column > 0 for column in self._roles.failure_counts]
         return sa.and_(self.unclaimed, sa.or_(sa.false(), *counts))
+
+    def unclaimed_among(self, where: Predicates) -> Predicates:
+        """The predicates of a row with a state whose job is unclaimed, and meets all these."""
+        return (self._roles.state.is_(UNCLAIMED), *where)
 
     def order(self, order: Sequence[sa.ColumnElement[Any]]) -> Sequence[sa.ColumnElement[Any]]:
         """The order in which rows with a state are read, if this one is the queue's."""
@@ -60,10 +65,9 @@ class JobRows:
         """The state of the job of a row of the user's table; NULL: its columns say no state."""
         return sa.case(*((self.in_state(state), sa.literal(state, sa.String)) for state in STATES))
 
-    @property
-    def counts(self) -> Sequence[sa.Select[Any]]:
+    def counts(self, of_queue: Predicates) -> Sequence[sa.Select[Any]]:
         """Statements that count the jobs of each state, as `count.by_state` does."""
-        return (count.by_state(self._roles, self._now),)
+        return (count.by_state(self._roles, self._now, of_queue),)
 
     def drop(self) -> sa.Delete | sa.Update:
         """The statement by which dead jobs are dropped."""
@@ -77,7 +81,7 @@ class JobRowsBesideSideCar(JobRows):
         super().__init__(backend, now)
         self._pair = SideCarJoin(backend.source, backend.roles, backend.dialect, now)
 
-    def meeting(self, where: Sequence[sa.ColumnElement[bool]]) -> Sequence[sa.ColumnElement[bool]]:
+    def meeting(self, where: Predicates) -> Predicates:
         return (of_jobs(self._pair, where),)
 
     def claimable(self, ready: sa.ColumnElement[bool]) -> sa.ColumnElement[bool]:
@@ -102,10 +106,13 @@ class JobRowsBesideSideCar(JobRows):
 
     @property
     def failed(self) -> sa.ColumnElement[bool]:
-        roles = self._roles
-        counts = sa.or_(roles.need("attempts", "claiming") > 0, roles.need("suspect", "claiming") > 0)
-        said = sa.exists().where(self._pair.same_key, roles.state.columns_say(UNCLAIMED), counts)
+        counts = sa.or_(*(column > 0 for column in self._roles.failure_counts))
+        said = sa.exists().where(self._pair.same_key, self._roles.state.columns_say(UNCLAIMED), counts)
         return sa.and_(said.correlate(self._pair.source.table), self._pair.source.free)
+
+    def unclaimed_among(self, where: Predicates) -> Predicates:
+        """Only jobs that failed, or are suspects, have such a row."""
+        return (self._roles.state.columns_say(UNCLAIMED), *self.meeting((self._pair.source.free, *where)))
 
     def _says(self, state: str, *where: sa.ColumnElement[bool]) -> sa.ColumnElement[bool]:
         meeting = self.meeting(where) if where else ()
@@ -116,11 +123,10 @@ class JobRowsBesideSideCar(JobRows):
         del order  # it is about the user's table
         return self._roles.key
 
-    @property
-    def counts(self) -> Sequence[sa.Select[Any]]:
+    def counts(self, of_queue: Predicates) -> Sequence[sa.Select[Any]]:
         is_other = ~self._roles.state.columns_say(UNCLAIMED)
-        others = count.by_state(self._roles, self._now, is_other, *self.meeting(()))
-        return others, waiting(self._pair)
+        others = count.by_state(self._roles, self._now, (), is_other, *self.meeting(()))
+        return others, waiting(self._pair, of_queue)
 
     def drop(self) -> sa.Update:
         """The rows of the user's table stay: the side-car calls their jobs done."""

@@ -9,7 +9,7 @@ from typing import Any, Final, cast
 import sqlalchemy as sa
 
 from claimjobs.dialects import Dialect, Key
-from claimjobs.statements.count import counts
+from claimjobs.statements.count import Predicates, counts
 from claimjobs.statements.find import SUSPECT
 from claimjobs.statements.settle import values_by_key
 from claimjobs.table.claim_rows import ClaimRows
@@ -100,21 +100,21 @@ def remove(pair: SideCarJoin) -> sa.Delete:
     return dialect.restrict_to_keys(dialect.delete(source.table), source.key, source.key_index)
 
 
-def of_jobs(pair: SideCarJoin, where: Sequence[sa.ColumnElement[bool]]) -> sa.ColumnElement[bool]:
+def of_jobs(pair: SideCarJoin, where: Predicates) -> sa.ColumnElement[bool]:
     """The predicate of a claim whose row of the user's table meets all these conditions."""
     return sa.exists().where(pair.same_key, *where).correlate(pair.claims.table)
 
 
-def waiting(pair: SideCarJoin) -> sa.Select[Any]:
+def waiting(pair: SideCarJoin, of_queue: Predicates) -> sa.Select[Any]:
     """One row about the rows that are unclaimed: the columns of `count.counts`, and the name of the state. A failed job
     waits by the side-car.
     """
-    jobs, ripe, oldest, now = counts(pair.source, pair.now)
+    jobs, mine, ripe, oldest, now = counts(pair.source, pair.now, of_queue)
     run_at = pair.claims.need("run_at", "waiting for a retry")
-    failed = (pair.claims.state.columns_say(UNCLAIMED), run_at > pair.now, of_jobs(pair, [pair.source.ripe(pair.now)]))
-    later = sa.select(sa.func.count()).where(*failed).scalar_subquery()
+    is_ripe = of_jobs(pair, [pair.source.ripe(pair.now), *of_queue])
+    later = sa.select(sa.func.count()).where(pair.claims.state.columns_say(UNCLAIMED), run_at > pair.now, is_ripe)
     name = sa.literal(UNCLAIMED).label("claimjobs_state")
-    columns = (jobs, (ripe.element - later).label("due"), oldest, now, name)
+    columns = (jobs, mine, (ripe.element - later.scalar_subquery()).label("due"), oldest, now, name)
     return sa.select(*columns).select_from(pair.source.table).where(unclaimed(pair))
 
 

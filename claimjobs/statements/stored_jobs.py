@@ -27,8 +27,42 @@ def last_keys(
     roles: ColumnRoles, is_in_state: sa.ColumnElement[bool], order: Sequence[sa.ColumnElement[Any]]
 ) -> sa.Select[Any]:
     """The keys of the last `limit` rows in a state, the last of this order first: the claim index has them."""
+    return _last(roles, roles.key, (is_in_state,), order)
+
+
+def count_failed(roles: ColumnRoles, unclaimed: Predicates, order: Sequence[sa.ColumnElement[Any]]) -> sa.Select[Any]:
+    """How many of the last `limit` unclaimed rows have failed before, or are suspects.
+
+    Of the last ones: where `run_at` is in the order, a job that waits for a retry is behind those that are due.
+    """
+    last, failed = _last_failed(roles, unclaimed, order)
+    return sa.select(sa.func.count()).select_from(last).where(failed)
+
+
+def worst_failed(
+    roles: ColumnRoles, unclaimed: Predicates, order: Sequence[sa.ColumnElement[Any]], most: int
+) -> sa.Select[Any]:
+    """The keys of at most so many of the same rows, those with the most failures first."""
+    last, failed = _last_failed(roles, unclaimed, order)
+    keys = [last.corresponding_column(column) for column in roles.key]
+    failures = [sa.desc(last.corresponding_column(column)) for column in roles.failure_counts]
+    return sa.select(*keys).where(failed).order_by(*failures, *keys).limit(most)
+
+
+def _last_failed(
+    roles: ColumnRoles, unclaimed: Predicates, order: Sequence[sa.ColumnElement[Any]]
+) -> tuple[sa.Subquery, sa.ColumnElement[bool]]:
+    """The last `limit` unclaimed rows, and which of them have failed before, or are suspects."""
+    last = _last(roles, (*roles.key, *roles.failure_counts), unclaimed, order).subquery("claimjobs_last")
+    return last, sa.or_(sa.false(), *(last.corresponding_column(column) > 0 for column in roles.failure_counts))
+
+
+def _last(
+    roles: ColumnRoles, columns: Sequence[Any], where: Predicates, order: Sequence[sa.ColumnElement[Any]]
+) -> sa.Select[Any]:
+    """These columns of the last `limit` rows, the last of this order first."""
     backwards = [_reversed(part) for part in order]
-    return sa.select(*roles.key).select_from(roles.table).where(is_in_state).order_by(*backwards).limit(LIMIT)
+    return sa.select(*columns).select_from(roles.table).where(*where).order_by(*backwards).limit(LIMIT)
 
 
 def _reversed(part: sa.ColumnElement[Any]) -> sa.ColumnElement[Any]:

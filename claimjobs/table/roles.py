@@ -112,6 +112,11 @@ class ColumnRoles:
         """The guard of every settle: the job is still claimed by the owner of the parameter `me`."""
         return self.state.is_claimed_by(sa.bindparam("claimjobs_me", type_=sa.Integer))
 
+    @property
+    def failure_counts(self) -> Sequence[Column]:
+        """The columns that are above 0 if a job failed before, or is a suspect."""
+        return [column for column in (self.attempts, self.suspect) if column is not None]
+
     def value_of(self, role: str, row: Mapping[str, Any], otherwise: Any = None) -> Any:
         """The value of a role in a row; `otherwise` if no column plays it, or it is NULL."""
         column: Column | None = getattr(self, role)
@@ -200,9 +205,11 @@ def roles_of(table: sa.Table, columns: Columns | None = None) -> ColumnRoles:
     there = {column.name: column for column in table.columns}
     names = {role: name for role, name in given.names.items() if name != role or name in there}
     key_names = given.key_names or tuple(column.name for column in table.primary_key)
-    for role, name in (*names.items(), *(("key", name) for name in key_names)):
-        if name not in there:
-            raise ColumnMissing(table.fullname, name, "its column map", mapped_as=role)
+    named = (*names.items(), *(("key", name) for name in key_names))
+    if missing := [(role, name) for role, name in named if name not in there]:
+        (role, first), *others = missing
+        role += "".join(f", and no column {name!r}, named as {other}" for other, name in others)
+        raise ColumnMissing(table.fullname, first, "its column map", mapped_as=role)
     if not key_names:
         raise KeyUnfit(
             f"table {table.fullname!r} has no primary key to name a job by: add one, or choose another table"

@@ -33,7 +33,7 @@ class ReclaimThread:
         self.reclaimed = 0
         """Jobs reclaimed so far."""
         self._queue = queue
-        self._owners: queues.SimpleQueue[int | None] = queues.SimpleQueue()
+        self._owners: queues.SimpleQueue[tuple[int, str] | None] = queues.SimpleQueue()
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._run, name="reclaim", daemon=True)
 
@@ -48,18 +48,18 @@ class ReclaimThread:
         self._ended.set()
         self._thread.join(max(0.0, deadline + AGAIN - time.monotonic()))
 
-    def add(self, owner: int) -> None:
-        """Reclaim the jobs of this owner as soon as possible."""
-        self._owners.put(owner)
+    def add(self, owner: int, cause: str) -> None:
+        """Reclaim the jobs of this owner as soon as possible. `cause`: of its death."""
+        self._owners.put((owner, cause))
 
     def _run(self) -> None:
-        while (owner := self._owners.get()) is not None:
-            while not self._reclaim(owner) and not self._ended.wait(AGAIN):
+        while (found := self._owners.get()) is not None:
+            while not self._reclaim(*found) and not self._ended.wait(AGAIN):
                 pass
 
-    def _reclaim(self, owner: int) -> bool:
+    def _reclaim(self, owner: int, cause: str) -> bool:
         try:
-            self.reclaimed += self._queue.reclaim_owner(owner)
+            self.reclaimed += self._queue.reclaim_owner(owner, cause)
         except TableMissing:
             return True  # its jobs are gone with their table
         except (ClaimjobsError, sa.exc.SQLAlchemyError) as error:

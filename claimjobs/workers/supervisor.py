@@ -230,7 +230,7 @@ class Supervisor:
             child.finished = True
             return
         if owner is not None:
-            self._reclaim_thread.add(owner)
+            self._reclaim_thread.add(owner, f"process {pid} ended {how_ended(code)}")
         if child.gave_up is not None:
             self._give_up(child, child.gave_up)
             return

@@ -165,6 +165,9 @@ def test_a_column_that_is_not_there(tickets: Backend, tmp_path: Path) -> None:
     ended = claimjobs("status", *described, "--url", tickets.url)
     assert ended.code == exits.TABLE
     assert "table 'tickets' has no column 'colour', which its column map names as suspect: check the map" in ended.err
+    described = mapped(tmp_path, FILE.replace("[columns]", "[columns]\nsuspect = 'colour'\nowner_date = 'since'"))
+    says = "and no column 'colour', named as suspect: check the map"
+    assert says in claimjobs("status", *described, "--url", tickets.url).err
 
 
 def test_a_mapped_class_brings_its_map_along(tickets: Backend, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -30,7 +30,7 @@ def test_json_is_one_object_with_the_documented_keys(database: Backend) -> None:
     assert (found.pop("ownerless"), found.pop("strangers"), found.pop("unclaimable")) == (0, [], 0)
     counts = {"unclaimed": 1, "claimed": 2, "done": 2, "dead": 1}
     paused = {"paused_seconds": None, "pause_reason": None}
-    assert found == {"table": "jobs", **counts, **paused, "other": [], "where_not_counted": None}
+    assert found == {"table": "jobs", **counts, **paused, "other": [], "not_in_queue": 0, "where": None}
     assert 0 <= owner.pop("age_seconds") < 60
     assert 0 <= owner.pop("silence_seconds") < 10
     assert owner == {
@@ -59,16 +59,17 @@ def test_lines_where_there_is_no_terminal(anywhere: Backend) -> None:
     assert lines[5].endswith(" ago, lease 10 s, lock held, holds 0")
 
 
-def test_it_says_that_it_counts_rows_beyond_the_predicate(database: Backend, tmp_path: Path) -> None:
+def test_unclaimed_jobs_are_those_that_meet_the_predicate(database: Backend, tmp_path: Path) -> None:
     file = tmp_path / "jobs.toml"
     file.write_text("where = \"d = '1'\"\n")
     database.queue().enqueue([{"d": str(n), "e": ""} for n in range(3)])
     given = ("status", "--map", str(file), "--url", database.url)
     ended = claimjobs(*given)
-    assert "jobs: 3 unclaimed" in ended.out
-    last = "jobs: all rows are counted; 1 of the unclaimed are in the queue (where d = '1')"
-    assert ended.out.splitlines()[-1] == last
-    assert json.loads(claimjobs(*given, "--json").out)["where_not_counted"] == "d = '1'"
+    assert ended.out.splitlines()[0] == "jobs: 1 unclaimed"
+    assert "jobs: 2 unclaimed rows are not in the queue (where d = '1')" in ended.out.splitlines()
+    found = json.loads(claimjobs(*given, "--json").out)
+    assert (found["unclaimed"], found["not_in_queue"], found["where"]) == (1, 2, "d = '1'")
+    assert claimjobs(*given, "--check", "--max-waiting", "1").code == exits.OK
 
 
 def test_who_sleeps(database: Backend) -> None:

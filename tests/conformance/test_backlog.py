@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
 import sqlalchemy as sa
 
-from claimjobs import Queue
+from claimjobs import BadPredicate, Queue
 from claimjobs.metrics.backlog_reader import BacklogReader
 from servers.proxy import Proxy
 from tests.backends import Backend
 from tests.conformance.jobs import jobs
+from tests.conformance.orders import beside, orders
 from tests.conformance.owners import age, still
 from tests.conformance.test_rights import account
 
@@ -29,7 +31,7 @@ def test_it_counts_jobs_by_state_and_owners_by_life(backend: Backend) -> None:
         batch.fail(batch[0], "not now", retry_in=600)
     batch = queue.claim(2)
     found = queue.backlog()
-    assert (found.unclaimed, found.due, found.claimed, found.dead) == (3, 2, 2, 1)
+    assert (found.unclaimed, found.due, found.retrying, found.claimed, found.dead) == (3, 2, 1, 2, 1)
     assert found.oldest is not None
     assert 0 <= found.oldest < 60
     assert found.owners == {"awake": 1, "asleep": 0, "dead": 0}
@@ -39,6 +41,41 @@ def test_it_counts_jobs_by_state_and_owners_by_life(backend: Backend) -> None:
 def test_without_jobs_nothing_is_due(backend: Backend) -> None:
     found = backend.queue().backlog()
     assert (found.unclaimed, found.due, found.oldest, found.claimed, found.dead) == (0, 0, None, 0, 0)
+
+
+def test_unclaimed_jobs_are_those_that_meet_the_predicate_of_the_queue(backend: Backend) -> None:
+    backend.queue().enqueue(jobs(6))
+    queue = backend.bare_queue(where="d >= '0004'")
+    with queue.claim(1) as batch:
+        batch.fail(batch[0], "not now", retry_in=600)
+    found, stats = queue.backlog(), queue.stats()
+    assert (found.unclaimed, found.due, found.retrying, found.dead) == (2, 1, 1, 0)
+    assert (stats.unclaimed, stats.not_in_queue, stats.due, stats.left) == (2, 4, 1, 2)
+    with queue.claim(1) as batch:
+        batch.fail(batch[0], "no", retry=False)
+    backend.run("UPDATE jobs SET d = 'moved' WHERE status = 'dead'")
+    assert (queue.backlog().dead, queue.stats().dead, queue.stats().left) == (1, 1, 1)
+
+
+def test_of_a_side_car_too(backend: Backend) -> None:
+    orders(backend, 9)
+    queue = beside(backend, "orders", where="status = 'paid'", order_by="id")
+    assert (queue.backlog().unclaimed, queue.backlog().due, queue.stats().left) == (0, 0, 0)
+    backend.run("UPDATE orders SET status = 'paid' WHERE id <= 4")
+    with queue.claim(2) as batch:
+        batch.fail(batch[0], "not now", retry_in=600)
+    found, stats = queue.backlog(), queue.stats()
+    assert (found.unclaimed, found.due, found.retrying) == (3, 3, 1)  # that a retry waits is known to the side-car
+    assert (stats.unclaimed, stats.not_in_queue, stats.due, stats.done) == (3, 5, 2, 1)
+    other = beside(backend, "orders", where="status = 'new'", order_by="id")
+    assert (other.backlog().unclaimed, other.backlog().retrying, other.stats().due) == (5, 0, 5)
+
+
+def test_a_predicate_that_cannot_be_read_is_told(database: Backend) -> None:
+    queue = database.queue(where="no_such_column = 1")
+    for read in (queue.backlog, queue.stats, queue.overview):
+        with pytest.raises(BadPredicate, match="no_such_column"):
+            read()
 
 
 def test_an_owner_that_is_silent_for_longer_than_its_lease_is_dead(database: Backend) -> None:
@@ -81,7 +118,7 @@ def sent(queue: Queue, limit: int) -> list[tuple[Any, Any]]:
         queue.backlog(limit)
     finally:
         sa.event.remove(queue.engine, "before_execute", note)
-    assert len(found) == 3
+    assert len(found) == 4
     return found
 
 

@@ -9,7 +9,7 @@ from typing import Any, Final
 import pytest
 import sqlalchemy as sa
 
-from claimjobs import Liveness, Queue, make, side_car_tables
+from claimjobs import Columns, Liveness, Queue, make, side_car_tables
 from claimjobs.contrib.advisory_locks import AdvisoryLocks
 from claimjobs.dialects.inspection import Finding
 from claimjobs.explain.explainer import Explanation
@@ -73,6 +73,18 @@ def test_a_claim_that_reads_the_whole_table_is_a_warning(backend: Backend) -> No
 def test_without_a_due_job_the_locks_are_not_known(backend: Backend) -> None:
     found = of(backend.queue().explain(analyze=True), "row locks")
     assert (found.verdict, found.says[:24]) == ("not known", "not known, because no jo")
+
+
+# --- states --------------------------------------------------------------------------------------------------
+
+
+def test_states_that_no_row_has_are_a_warning(backend: Backend) -> None:
+    queue = filled(backend, rows=20)
+    assert [found for found in queue.explain().findings if found.check == "states"] == []
+    columns = Columns(states={"unclaimed": "opne", "claimed": "busy"})
+    says = warned(backend.bare_queue(columns=columns, on_done="delete").explain(), "states")
+    assert "means a state (unclaimed: 'opne', claimed: 'busy')" in says
+    assert "they have 'unclaimed'; nothing is claimed" in says
 
 
 # --- settings ------------------------------------------------------------------------------------------------

@@ -61,6 +61,25 @@ def test_with_a_side_car_the_dead_are_those_of_the_second_table(backend: Backend
     assert [seen.jobs(state) for state in ("unclaimed", "claimed", "dead")] == [3, 0, 2]
 
 
+@KINDS
+def test_it_shows_jobs_that_will_be_tried_again_the_worst_first(
+    backend: Backend, clock: Clock, kind: dict[str, Any]
+) -> None:
+    queue = mails(backend, PerKey("customer"), range(9), kind, now=clock.sql)
+    for _ in range(2):
+        with queue.claim(3) as batch:
+            for job in batch:
+                batch.fail(job, f"error {job['customer']}", retry_in=5 if job["customer"] == 1 else 600)
+        clock.now += timedelta(seconds=6)
+    seen, held = queue.overview(), queue.claim(1)
+    assert [(job.failures, job.error) for job in seen.retrying][0] == (2, "error 1")
+    assert {job.error: job.when for job in seen.retrying}["error 0"] == "in 9 min 48 s"
+    assert seen.retrying[0].when == "due"
+    assert (seen.backlog.retrying, len(seen.retrying)) == (5, 5)
+    assert queue.overview().backlog.retrying == 4  # one is claimed
+    held.release()
+
+
 def test_it_reads_no_more_rows_than_its_limit(backend: Backend) -> None:
     queue = backend.queue(on_done="keep")
     queue.enqueue(jobs(3 * MANY))

@@ -254,6 +254,15 @@ def left_behind(backend: Backend, count: int, retry: Retry) -> int:
     return other.reclaim()
 
 
+def test_who_knows_how_the_process_ended_says_so_in_the_error(database: Backend) -> None:
+    queue = still(database.queue())
+    queue.enqueue(jobs(1))
+    queue.claim(1)
+    assert database.queue().reclaim_owner(queue.owner_id, "process 17 ended by signal 9") == 1
+    why = f"owner {queue.owner_id} died while it held this job: process 17 ended by signal 9"
+    assert database.rows()[0]["last_error"] == why
+
+
 def test_a_job_that_was_alone_in_a_dead_hand_is_charged(backend: Backend) -> None:
     retry = Retry(attempts=3, base=600)
     backend.queue().enqueue(jobs(1))

@@ -6,7 +6,7 @@ from dataclasses import replace
 from html.parser import HTMLParser
 from typing import Any
 
-from claimjobs.admin.overview import DeadJob, History
+from claimjobs.admin.overview import FailedJob, History
 from claimjobs.metrics.backlog_reader import Reading
 from claimjobs.metrics.page import STYLE, PageReader, queue_pages
 from tests.unit.test_watch_screen import history_of, overview
@@ -56,7 +56,7 @@ def answered(reader: PageReader, path: str = "/") -> tuple[str, dict[str, str]]:
 
 
 def test_what_jobs_and_people_say_is_text() -> None:
-    dead = (DeadJob(NASTY, None, NASTY * 100), DeadJob(("eu", 7), 3, "no"))
+    dead = (FailedJob(NASTY, None, NASTY * 100), FailedJob(("eu", 7), 3, "no"))
     text, headers = answered(Given(30, 20, dead=dead, paused=60.0, pause_reason=NASTY))
     found = Tags(text)
     assert found.open == []
@@ -73,6 +73,22 @@ def test_it_has_states_owners_dead_jobs_and_a_plot_of_each_state() -> None:
     for words in ("unclaimed", "8,100", "-50.0", "host-1:101", "mailbox full", "empty in 2 min 42 s"):
         assert words in text, words
     assert text.count("<polyline") == 3
+
+
+def test_jobs_that_will_be_tried_again_have_a_part_of_their_own() -> None:
+    text, _ = answered(Given(30, 20, retrying=(FailedJob(NASTY, 4, NASTY, 62.0),)))
+    assert Tags(text).open == []
+    assert "<h2>Jobs that failed and will be tried again</h2>" in text
+    assert '<td class="number">4</td><td>in 1 min 2 s</td><td>&lt;/td&gt;&lt;script' in text
+    assert "No consumer" not in text
+
+
+def test_it_says_that_no_consumer_is_running() -> None:
+    given = Given(30, 20)
+    assert given.seen is not None
+    given.seen = replace(given.seen, backlog=replace(given.seen.backlog, owners={"awake": 0, "asleep": 0, "dead": 1}))
+    text, _ = answered(given)
+    assert ("No consumer is running" in text, "empty in" in text) == (True, False)
 
 
 def test_a_table_that_cannot_be_read_is_told_beside_what_is_known() -> None:

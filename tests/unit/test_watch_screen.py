@@ -10,7 +10,7 @@ import pytest
 from rich.console import Console
 
 from claimjobs.admin.backlog import Backlog
-from claimjobs.admin.overview import DeadJob, History, KeyState, Overview
+from claimjobs.admin.overview import FailedJob, History, KeyState, Overview
 from claimjobs.admin.stats import OwnerStats
 from claimjobs.cli.watch_screen import WatchScreen, line, sparkline
 
@@ -24,10 +24,10 @@ def owner(number: int, *, dead: bool = False) -> OwnerStats:
 
 
 def overview(unclaimed: int, seconds: int = 0, *, owners: int = 3, dead: int = 2, limit: int = 10_000) -> Overview:
-    backlog = Backlog(limit, unclaimed, unclaimed // 2, 12.0, 300, dead, LIVES, paused=False)
-    jobs = tuple(DeadJob(number, 3, "OSError: mailbox full \x1b[2J") for number in range(dead))
+    backlog = Backlog(limit, unclaimed, unclaimed // 2, 12.0, 0, 300, dead, LIVES, paused=False)
+    jobs = tuple(FailedJob(number, 3, "OSError: mailbox full \x1b[2J") for number in range(dead))
     shown = tuple(owner(number, dead=number == owners - 1) for number in range(owners))
-    return Overview("emails", NOON + timedelta(seconds=seconds), backlog, shown, jobs, None, None)
+    return Overview("emails", NOON + timedelta(seconds=seconds), backlog, shown, jobs, (), None, None)
 
 
 def drawn(seen: Overview, history: History, size: tuple[int, int], asks: str | None = None) -> list[str]:
@@ -75,6 +75,25 @@ def test_keys_that_wait_are_shown_with_their_turn() -> None:
     place = lines.index("key holds its turn")
     assert lines[place + 1].endswith("0 due for 1 min 5 s")
     assert lines[place + 2] == "7 2 held back, again in 1 s"
+
+
+def test_jobs_that_will_be_tried_again_come_before_the_dead() -> None:
+    _, history = history_of(5)
+    again = (FailedJob(17, 4, "KeyError: 'address'", 62.0), FailedJob(18, 1, "timeout\x1b", -3.0))
+    seen = overview(10, dead=1)
+    seen = replace(seen, retrying=again, backlog=replace(seen.backlog, retrying=2))
+    lines = [" ".join(text.split()) for text in drawn(seen, history, (80, 24))]
+    place = lines.index("failed job failures next try last error")
+    assert lines[place + 1 : place + 3] == ["17 4 in 1 min 2 s KeyError: 'address'", "18 1 due timeout\\x1b"]
+    assert lines[place + 3].startswith("0 3 dead OSError: mailbox full")
+    assert "2 failed and will be tried again" in line(seen, history)
+
+
+def test_without_a_consumer_it_says_so_and_no_time_until_the_queue_is_empty() -> None:
+    seen, history = history_of(20, 10)
+    alone = replace(seen, backlog=replace(seen.backlog, owners={"awake": 0, "asleep": 0, "dead": 1}))
+    assert drawn(alone, history, (80, 24))[0].startswith("emails  no consumer is running")
+    assert ("empty in" in line(seen, history), "empty in" in line(alone, history)) == (True, False)
 
 
 def test_a_question_takes_the_place_of_the_keys() -> None:
