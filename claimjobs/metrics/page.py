@@ -122,9 +122,8 @@ def _shown(seen: Overview, history: History) -> Iterator[str]:
         yield _table(("key", "holds", "its turn"), keys)
     if seen.retrying:
         yield "<h2>Jobs that failed and will be tried again</h2>\n"
-        yield _table(
-            ("job", "failures", "next try", "last error"), ((*_failed(job), job.when, job.error) for job in seen.retrying)
-        )
+        again = ((*_failed(job), job.when, job.error) for job in seen.retrying)
+        yield _table(("job", "failures", "next try", "last error"), again)
     if seen.dead:
         yield "<h2>Dead jobs, the last first</h2>\n"
         yield _table(("job", "failures", "last error"), ((*_failed(job), job.error) for job in seen.dead))

@@ -44,8 +44,8 @@ def worst_failed(
 ) -> sa.Select[Any]:
     """The keys of at most so many of the same rows, those with the most failures first."""
     last, failed = _last_failed(roles, unclaimed, order)
-    keys = [last.corresponding_column(column) for column in roles.key]
-    failures = [sa.desc(last.corresponding_column(column)) for column in roles.failure_counts]
+    keys = [last.c[column.key] for column in roles.key]
+    failures = [last.c[column.key].desc() for column in roles.failure_counts]
     return sa.select(*keys).where(failed).order_by(*failures, *keys).limit(most)
 
 
@@ -54,7 +54,7 @@ def _last_failed(
 ) -> tuple[sa.Subquery, sa.ColumnElement[bool]]:
     """The last `limit` unclaimed rows, and which of them have failed before, or are suspects."""
     last = _last(roles, (*roles.key, *roles.failure_counts), unclaimed, order).subquery("claimjobs_last")
-    return last, sa.or_(sa.false(), *(last.corresponding_column(column) > 0 for column in roles.failure_counts))
+    return last, sa.or_(sa.false(), *(last.c[column.key] > 0 for column in roles.failure_counts))
 
 
 def _last(

@@ -72,9 +72,9 @@ def test_it_shows_jobs_that_will_be_tried_again_the_worst_first(
                 batch.fail(job, f"error {job['customer']}", retry_in=5 if job["customer"] == 1 else 600)
         clock.now += timedelta(seconds=6)
     seen, held = queue.overview(), queue.claim(1)
-    assert [(job.failures, job.error) for job in seen.retrying][0] == (2, "error 1")
+    worst = seen.retrying[0]
+    assert (worst.failures, worst.error, worst.when) == (2, "error 1", "due")
     assert {job.error: job.when for job in seen.retrying}["error 0"] == "in 9 min 48 s"
-    assert seen.retrying[0].when == "due"
     assert (seen.backlog.retrying, len(seen.retrying)) == (5, 5)
     assert queue.overview().backlog.retrying == 4  # one is claimed
     held.release()
