@@ -11,7 +11,7 @@ from typing import Any, Final
 import sqlalchemy as sa
 
 from claimjobs.admin.backlog import Backlog, read_backlog
-from claimjobs.admin.stats import OwnerStats, held_by, owners_of, read_pause
+from claimjobs.admin.stats import OwnerStats, owners_of, read_pause
 from claimjobs.admin.stored_jobs import StoredJob, StoredJobs
 from claimjobs.database.clock import in_seconds
 from claimjobs.dialects import Key
@@ -142,8 +142,7 @@ def read_overview(
     are as for `read_backlog`.
     """
     backlog = read_backlog(connection, backend, order, of_queue, now=now, limit=limit)
-    held = held_by(connection, backend) if backend.by_lease else {}
-    owners = owners_of(connection, backend, held) if backend.by_lease else ()
+    owners, _ = owners_of(connection, backend)
     paused, reason = read_pause(connection, backend)
     moment: datetime = connection.execute(sa.select(now)).scalar_one()
     keys = () if key_statements is None else _read_keys(connection, key_statements, limit)

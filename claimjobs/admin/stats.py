@@ -128,7 +128,7 @@ def read_stats(
     known, others = _sorted(row for statement in counts for row in connection.execute(statement))
     ClaimsCheck(backend).run(connection)
     jobs = {state: sum(row.jobs for row in known[state]) for state in STATES}
-    held = held_by(connection, backend) if backend.by_lease else {}
+    owners, held = owners_of(connection, backend)
     paused, reason = read_pause(connection, backend)
     mine = sum(row.mine for row in known[UNCLAIMED])
     return Stats(
@@ -138,7 +138,7 @@ def read_stats(
         dead=jobs[DEAD],
         oldest=_oldest(known[UNCLAIMED]),
         due=sum(row.due for row in known[UNCLAIMED]),
-        owners=owners_of(connection, backend, held) if backend.by_lease else (),
+        owners=owners,
         strangers={owner: jobs for owner, jobs in held.items() if owner < FIRST_OWNER},
         others=dict(others.most_common()),
         not_in_queue=jobs[UNCLAIMED] - mine,
@@ -178,23 +178,23 @@ def _oldest(rows: Sequence[Any]) -> float | None:
     return max((seconds for seconds in ages if seconds >= 0), default=None)
 
 
-def held_by(connection: sa.Connection, backend: Backend) -> dict[int, int]:
-    """How many jobs each owner holds."""
-    rows = connection.execute(count.by_owner(backend.roles))
-    return {row.owner_id: row.jobs for row in rows if row.owner_id is not None}
-
-
 def in_claim_rows(connection: sa.Connection, backend: Backend) -> int:
     """How many jobs are in claim rows."""
     claim_rows = backend.source.claim_rows
     return 0 if claim_rows is None else int(connection.scalar(how_many_jobs(claim_rows)) or 0)
 
 
-def owners_of(connection: sa.Connection, backend: Backend, held: Mapping[int, int]) -> tuple[OwnerStats, ...]:
-    """The owners of a queue. `held`: how many jobs each holds."""
+def owners_of(connection: sa.Connection, backend: Backend) -> tuple[tuple[OwnerStats, ...], Mapping[int, int]]:
+    """The owners of a queue, and how many jobs each owner holds, also one of another program. An open transaction has
+    no owner.
+    """
+    if not backend.by_lease:
+        return (), {}
+    rows = connection.execute(count.by_owner(backend.roles))
+    held = {row.owner_id: row.jobs for row in rows if row.owner_id is not None}
     owners = read_owners(connection, backend)
     dead = dead_among(owners, connection, backend)
-    return tuple(_owner(seen, held.get(seen.id, 0), dead=seen in dead) for seen in owners)
+    return tuple(_owner(seen, held.get(seen.id, 0), dead=seen in dead) for seen in owners), held
 
 
 def _ownerless(connection: sa.Connection, backend: Backend) -> int:

@@ -31,12 +31,9 @@ def failures(connection: sa.Connection, subject: Subject) -> Iterator[Finding]:
 
 
 def states(connection: sa.Connection, subject: Subject) -> Iterator[Finding]:
-    """Whether rows have the values that mean a state. None if one of the first rows has: a mistyped value is in none.
-
-    A side-car is of our own.
-    """
-    backend, roles = subject.backend, subject.backend.roles
-    if roles.status is None or backend.user_table is not None:
+    """Whether rows have the values that mean a state. None if one of the first rows has: a mistyped value is in none."""
+    roles = subject.backend.source
+    if roles.status is None:  # as that of a table with a side-car, which has the states
         return
     first = sa.select(roles.status.label("value"), roles.state.name.label("state")).limit(LOOKED_AT).subquery()
     rows = connection.execute(sa.select(first.c.value, first.c.state).distinct().limit(LOOKED_AT)).all()

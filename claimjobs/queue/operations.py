@@ -120,9 +120,9 @@ class QueueOperations:
     def _reading(self) -> Iterator[sa.Connection]:
         """A connection for counts. Raises TableMissing and BadPredicate for what they read in vain."""
         tables = self._access.backend.tables_in_use
-        with self._consumer.plans.selector.understood(None), tables.naming_what_is_missing():
-            with self._access.connected_in_utc() as connection:
-                yield connection
+        understood = self._consumer.plans.selector.understood(None)
+        with understood, tables.naming_what_is_missing(), self._access.connected_in_utc() as connection:
+            yield connection
 
     def now(self) -> datetime:
         """The time of the database, in UTC: `run_at` is compared with it."""

@@ -82,7 +82,7 @@ def test_every_command_works_on_it(tickets: Backend, file: Path, tmp_path: Path)
     assert claimjobs("enqueue", rows, *words).out == "1\n"
     tickets.run("UPDATE tickets SET state = 9, tries = 5, trouble = 'no\nway' WHERE nr = 2")
     assert claimjobs("status", *words).out.startswith(
-        "tickets: 4 unclaimed (0)\ntickets: 0 claimed (1)\ntickets: 0 done (2)\n"
+        "tickets: 3 unclaimed (0)\ntickets: 0 claimed (1)\ntickets: 0 done (2)\n"
     )
     assert claimjobs("list", "--state", "dead", *words).out == "eu,2\tdead\t5\t\tno way\n"
     assert claimjobs("show", "eu,2", "--json", *words).out.startswith(

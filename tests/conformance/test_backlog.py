@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 import sqlalchemy as sa
 
-from claimjobs import BadPredicate, Queue
+from claimjobs import Queue
+from claimjobs.errors import BadPredicate
 from claimjobs.metrics.backlog_reader import BacklogReader
 from servers.proxy import Proxy
 from tests.backends import Backend

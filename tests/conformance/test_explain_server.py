@@ -79,12 +79,18 @@ def test_without_a_due_job_the_locks_are_not_known(backend: Backend) -> None:
 
 
 def test_states_that_no_row_has_are_a_warning(backend: Backend) -> None:
-    queue = filled(backend, rows=20)
-    assert [found for found in queue.explain().findings if found.check == "states"] == []
-    columns = Columns(states={"unclaimed": "opne", "claimed": "busy"})
-    says = warned(backend.bare_queue(columns=columns, on_done="delete").explain(), "states")
+    backend.make()
+    backend.run("CREATE TABLE letters (id INT PRIMARY KEY, state VARCHAR(10), who BIGINT)")
+    backend.run("INSERT INTO letters VALUES (1, 'open', NULL), (2, NULL, NULL), (3, 'sent', NULL)")
+
+    def explained(unclaimed: str) -> Explanation:
+        columns = Columns(status="state", owner_id="who", states={"unclaimed": unclaimed, "claimed": "busy"})
+        return backend.bare_queue("letters", columns=columns, on_done="delete").explain()
+
+    assert [found for found in explained("open").findings if found.check == "states"] == []
+    says = warned(explained("opne"), "states")
     assert "means a state (unclaimed: 'opne', claimed: 'busy')" in says
-    assert "they have 'unclaimed'; nothing is claimed" in says
+    assert "they have 'open', 'sent', NULL; nothing is claimed" in says
 
 
 # --- settings ------------------------------------------------------------------------------------------------

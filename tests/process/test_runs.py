@@ -209,7 +209,7 @@ def test_a_drain_says_what_waits_for_its_retry(anywhere: Backend, tmp_path: Path
     with started(anywhere, tmp_path, *words) as command:
         code, out, err = command.end()
     assert code == 0
-    assert out.startswith("5 done, 0 dead, 3 failed and tried again; 3 left in the table\n")
+    assert out.startswith("5 done, 0 dead, 3 failed and tried again; 3 left in the queue\n")
     waits = r"^3 wait for their retry, the next at ([\d-]{10} )?[\d:]{8}; --drain-retries waits for them$"
     assert re.search(waits, out, re.M), out  # with the date, if that is tomorrow
     assert re.search(r"^ended .*, dead 0, retried 3, queue length 3", err, re.M), err

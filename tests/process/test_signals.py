@@ -59,7 +59,7 @@ def test_a_process_that_is_just_starting_does_not_die_of_a_signal_to_the_group(
         command.wait_until_it_says("stopping")
         command.gate.touch()
         code, out, err = command.end()
-    assert (code, out.splitlines()[0]) == (0, "0 done, 0 dead, 0 failed and tried again; 0 left in the table")
+    assert (code, out.splitlines()[0]) == (0, "0 done, 0 dead, 0 failed and tried again; 0 left in the queue")
     for words in ("ended by", "Traceback", "KeyboardInterrupt"):
         assert words not in err, err
 

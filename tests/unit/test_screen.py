@@ -113,7 +113,7 @@ def test_only_a_run_that_had_the_table_for_itself_has_a_balance() -> None:
     summary = Summary(
         before=3, generated=0, done=5, failed=1, left=2, seconds=1.0, total=TROUBLED, replaced=0, handed_back=0
     )
-    assert summary_lines(summary)[0] == "5 done, 1 dead, 0 failed and tried again; 2 left in the table"
+    assert summary_lines(summary)[0] == "5 done, 1 dead, 0 failed and tried again; 2 left in the queue"
     balance = summary_lines(summary, has_balance=True)[0]
     assert balance == "0 generated + 3 there before = 5 done + 1 dead + 2 left, -5 not accounted for"
 
