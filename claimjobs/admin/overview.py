@@ -133,8 +133,8 @@ def read_overview(
     backend: Backend,
     order: Sequence[sa.ColumnElement[Any]],
     of_queue: Sequence[sa.ColumnElement[bool]],
-    key_statements: KeyStatements | None,
     *,
+    key_statements: KeyStatements | None,
     now: sa.ColumnElement[Any],
     limit: int,
 ) -> Overview:
@@ -150,7 +150,7 @@ def read_overview(
 
 
 def with_failed_jobs(
-    seen: Overview, jobs: StoredJobs, roles: ColumnRoles, order: Sequence[sa.ColumnElement[Any]], where: Where
+    seen: Overview, jobs: StoredJobs, roles: ColumnRoles, order: Sequence[sa.ColumnElement[Any]], *, where: Where
 ) -> Overview:
     """The same with its failed jobs, if it has counted some. `where`: the queue's predicate."""
     backlog = seen.backlog

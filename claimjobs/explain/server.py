@@ -31,7 +31,7 @@ def failures(connection: sa.Connection, subject: Subject) -> Iterator[Finding]:
 
 
 def states(connection: sa.Connection, subject: Subject) -> Iterator[Finding]:
-    """Whether rows have the values that mean a state. None if one of the first rows has: a mistyped value is in none."""
+    """Whether rows have values that mean a state. None if one of the first rows has: a mistyped value is in none."""
     roles = subject.backend.source
     if roles.status is None:  # as that of a table with a side-car, which has the states
         return

@@ -106,8 +106,9 @@ class QueueOperations:
         plans, backend, now = self._consumer.plans, self._access.backend, self._chosen.now
         order, of_queue = plans.order, plans.selector.own
         with self._reading() as connection:
-            seen = read_overview(connection, backend, order, of_queue, plans.key_statements, now=now, limit=limit)
-        return with_failed_jobs(seen, self.jobs, backend.roles, order, self._chosen.where)
+            keys = plans.key_statements
+            seen = read_overview(connection, backend, order, of_queue, key_statements=keys, now=now, limit=limit)
+        return with_failed_jobs(seen, self.jobs, backend.roles, order, where=self._chosen.where)
 
     def retries(self, where: Where = None) -> Retries:
         """How many failed jobs wait for their next attempt, and when the first of them is due. Raises BadPredicate.
