@@ -1,7 +1,7 @@
 """Make the pictures of `claimjobs watch`, of a real run on the embedded Postgres: `python -m docs.make_watch`.
 
 Jobs fail, customers have a limit, and the consumers are stopped at the end, so that there is something to see. It takes
-half a minute.
+half a minute. Where a Chromium is installed, it makes that of the page, too.
 """
 
 from __future__ import annotations
@@ -22,9 +22,11 @@ import sqlalchemy as sa
 from rich.console import Console
 
 from claimjobs import PerKey, Queue, job_table, key_tables, make, tables_for
-from claimjobs.admin.overview import History
 from claimjobs.cli.watch_screen import WatchScreen
 from claimjobs.embedded.server import temporary
+from claimjobs.metrics.http_server import serving
+from claimjobs.metrics.page import PageReader, queue_pages
+from docs import browser
 
 IMAGES: Final = Path(__file__).with_name("images")
 SIZES: Final = ((80, 24), (200, 60))
@@ -43,29 +45,36 @@ import random, time
 
 def deliver(job):
     time.sleep(0.02)
-    if random.random() < 0.002:
+    if job["address"].startswith("user37@"):
         raise OSError("550 no such mailbox")
+    if random.random() < 0.003:
+        raise TimeoutError("mail.example.org does not answer")
 """
 
 
 def main() -> None:
     """Draw a run, and write the pictures of its last moment."""
     with temporary() as url, Queue(url, MAILS, per_key=FEW) as queue, _consumers(url) as run:
-        history = History()
+        reader = PageReader(queue, every=0)
+        history = reader.history
         for number in range(READINGS):
             if number % 30 < 12 or number > READINGS - 15:
                 queue.enqueue({"address": f"user{n}@example.org", "customer": _customer(n)} for n in range(160))
             if number == READINGS - 1:
                 os.killpg(run.pid, signal.SIGSTOP)
-            seen = queue.overview()
-            history.add(seen)
+            reader.latest()
             time.sleep(0.3)
+        seen = reader.seen
+        assert seen is not None
         for width, height in SIZES:
             console = Console(record=True, width=width, height=height, file=io.StringIO(), force_terminal=True)
             console.print(WatchScreen(seen, history), end="")
             picture = IMAGES / f"watch-{width}x{height}.svg"
             console.save_svg(str(picture), title="claimjobs watch --table emails")
             picture.write_text(_without_fonts(picture.read_text(encoding="utf-8")), encoding="utf-8")
+        if browser.PROGRAM is not None:
+            with serving("127.0.0.1", 0, queue_pages(reader)) as port:
+                browser.picture(f"http://127.0.0.1:{port}/", IMAGES / "page.png")
         queue.engine.dispose()
 
 
@@ -84,7 +93,7 @@ def _consumers(url: str) -> Iterator[subprocess.Popen[bytes]]:
             "6",
             "--quiet",
         )
-        more = ("--batch-size", "20", "--retry-attempts", "1", "--per-key", "customer", "--per-key-at-most", "2")
+        more = ("--batch-size", "20", "--retry-attempts", "3", "--per-key", "customer", "--per-key-at-most", "2")
         environment = {**os.environ, "CLAIMJOBS_URL": url, "PYTHONPATH": folder}
         with Queue(url, MAILS) as queue:
             make(queue.engine, tables_for(MAILS))

@@ -16,6 +16,7 @@ import pytest
 import sqlalchemy as sa
 
 from claimjobs.cli import exits
+from docs import browser
 from tests.backends import Backend
 from tests.cli.command import claimjobs
 from tests.conformance.jobs import jobs
@@ -25,6 +26,7 @@ from tests.process.scrape import samples
 
 pytestmark = pytest.mark.one_server("the processes are the same on each")
 
+NASTY = "<script>document.title = ['run', 'by', 'a', 'browser'].join(' ')</script><img src=x onerror=alert(1)>"
 EXPORTER = (sys.executable, "-m", "claimjobs", "exporter", "--port", "0", "--every", "0.1")
 
 
@@ -40,6 +42,22 @@ def exporting(bind: sa.URL) -> Iterator[tuple[subprocess.Popen[str], str]]:
     finally:
         process.kill()
         process.communicate()
+
+
+@pytest.mark.thorough("a browser takes seconds, and is not on each machine; the HTML itself is tested beside the page")
+@pytest.mark.skipif(browser.PROGRAM is None, reason="no Chromium is installed")
+@dear
+def test_a_browser_shows_the_page_and_runs_nothing_that_a_job_says(backend: Backend) -> None:
+    queue = backend.queue()
+    queue.enqueue(jobs(7))
+    with queue.claim(2) as batch:
+        batch.fail(batch[0], NASTY, retry=False)
+        batch.fail(batch[1], NASTY, retry_in=600)
+    with exporting(backend.url) as (_, url):
+        shown = browser.html_of(f"{url}/")
+    assert "<h2>Jobs that failed and will be tried again</h2>" in shown
+    assert shown.count("&lt;script&gt;") == 2
+    assert ("<script" in shown, "run by a browser" in shown) == (False, False)
 
 
 @dear
