@@ -25,7 +25,8 @@ def picture(url: str, file: Path, *, width: int = 1_000, height: int = 1_100) ->
 
 
 def _run(*words: str) -> str:
-    assert PROGRAM is not None, f"no browser is installed: one of {', '.join(NAMES)}"
+    if PROGRAM is None:
+        raise FileNotFoundError(f"no browser is installed: one of {', '.join(NAMES)}")
     with tempfile.TemporaryDirectory() as folder:
         options = ("--headless", "--no-sandbox", "--disable-gpu", "--hide-scrollbars", f"--user-data-dir={folder}")
         ended = subprocess.run((PROGRAM, *options, *words), capture_output=True, timeout=SECONDS, check=True)  # noqa: S603

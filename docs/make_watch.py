@@ -64,8 +64,7 @@ def main() -> None:
                 os.killpg(run.pid, signal.SIGSTOP)
             reader.latest()
             time.sleep(0.3)
-        seen = reader.seen
-        assert seen is not None
+        seen = queue.overview()
         for width, height in SIZES:
             console = Console(record=True, width=width, height=height, file=io.StringIO(), force_terminal=True)
             console.print(WatchScreen(seen, history), end="")

@@ -53,7 +53,7 @@ def test_a_browser_shows_the_page_and_runs_nothing_that_a_job_says(backend: Back
     with queue.claim(2) as batch:
         batch.fail(batch[0], NASTY, retry=False)
         batch.fail(batch[1], NASTY, retry_in=600)
-    with exporting(backend.url) as (_, url):
+    with exporting(backend.engine.url) as (_, url):
         shown = browser.html_of(f"{url}/")
     assert "<h2>Jobs that failed and will be tried again</h2>" in shown
     assert shown.count("&lt;script&gt;") == 2
