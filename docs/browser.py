@@ -19,7 +19,7 @@ def html_of(url: str) -> str:
     return _run("--dump-dom", url)
 
 
-def picture(url: str, file: Path, *, width: int = 1_000, height: int = 1_100) -> None:
+def picture(url: str, file: Path, *, width: int = 1_000, height: int = 1_300) -> None:
     """Write a PNG of the page."""
     _run(f"--screenshot={file}", f"--window-size={width},{height}", url)
 

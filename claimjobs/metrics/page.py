@@ -107,6 +107,14 @@ def _shown(seen: Overview, history: History) -> Iterator[str]:
     )
     for state in STATES:
         yield _plot(state, history.counts(state))
+    if seen.retrying:
+        yield "<h2>Jobs that failed and will be tried again</h2>\n"
+        again = ((*_failed(job), job.when, job.error) for job in seen.retrying)
+        yield _table(("job", "failures", "next try", "last error"), again)
+    if seen.dead:
+        yield "<h2>Dead jobs, the last first</h2>\n"
+        yield _table(("job", "failures", "last error"), ((*_failed(job), job.error) for job in seen.dead))
+
     if seen.owners:
         yield "<h2>Owners</h2>\n"
         rows = (
@@ -120,14 +128,6 @@ def _shown(seen: Overview, history: History) -> Iterator[str]:
         yield "<h2>Keys that wait</h2>\n"
         keys = ((key_in_message(key.key), f"{key.jobs:,}", key.when) for key in seen.keys)
         yield _table(("key", "holds", "its turn"), keys)
-    if seen.retrying:
-        yield "<h2>Jobs that failed and will be tried again</h2>\n"
-        again = ((*_failed(job), job.when, job.error) for job in seen.retrying)
-        yield _table(("job", "failures", "next try", "last error"), again)
-    if seen.dead:
-        yield "<h2>Dead jobs, the last first</h2>\n"
-        yield _table(("job", "failures", "last error"), ((*_failed(job), job.error) for job in seen.dead))
-
 
 def _failed(job: FailedJob) -> Iterator[object]:
     yield key_in_message(job.key)
