@@ -114,7 +114,6 @@ def _shown(seen: Overview, history: History) -> Iterator[str]:
     if seen.dead:
         yield "<h2>Dead jobs, the last first</h2>\n"
         yield _table(("job", "failures", "last error"), ((*_failed(job), job.error) for job in seen.dead))
-
     if seen.owners:
         yield "<h2>Owners</h2>\n"
         rows = (
@@ -128,6 +127,7 @@ def _shown(seen: Overview, history: History) -> Iterator[str]:
         yield "<h2>Keys that wait</h2>\n"
         keys = ((key_in_message(key.key), f"{key.jobs:,}", key.when) for key in seen.keys)
         yield _table(("key", "holds", "its turn"), keys)
+
 
 def _failed(job: FailedJob) -> Iterator[object]:
     yield key_in_message(job.key)
