@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import sqlalchemy as sa
 
-from benchmarks import tables
+from benchmarks import semaphore, tables
 from benchmarks.crew import Worker, gather
 from benchmarks.goals import Found, Goal
 from benchmarks.report import Sample
@@ -43,6 +43,9 @@ LARGE, SMALL_KEY = 0, 1_000_000
 """A key with all jobs, and one with a job now and then."""
 PLAIN, KEYS, FIVE, ONE, TENTH = "plain", "turns", "at most 5", "at most 1", "at most 5, one key in ten full"
 BESIDE: Final = "turns, a small key beside a large one"
+SEMAPHORE: Final = "at most 5, by semaphores"
+MOST_BLOCKED: Final = 100_000
+"""Jobs that the semaphores have: they do fewer a second than the others."""
 WAYS: Final[dict[str, PerKey | None]] = {
     PLAIN: None,
     KEYS: PerKey("customer"),
@@ -66,6 +69,7 @@ def measure(server: Server, sizes: argparse.Namespace) -> Iterator[Sample]:
         _fill(server.url, keys, sizes.rows)
         for way in [way for way in WAYS if keys >= TEN or way != TENTH]:
             yield Sample(way, keys, *_emptied(server.url, way, keys, sizes))
+        yield Sample(SEMAPHORE, keys, *_by_semaphores(server.url, keys, sizes))
     _fill(server.url, 1, sizes.rows)
     yield Sample(BESIDE, 2, *_beside(server.url, sizes))
     _clear(server.url)
@@ -103,6 +107,17 @@ def _emptied(url: str, way: str, keys: int, sizes: argparse.Namespace) -> tuple[
     done, claims = sum(share[0] for share in shares), sum(share[1] for share in shares)
     rate = sum(jobs / took for jobs, _, took in shares)
     return rate, {"jobs": done, "jobs a claim": done / max(1, claims)}
+
+
+def _by_semaphores(url: str, keys: int, sizes: argparse.Namespace) -> tuple[float, dict[str, Any]]:
+    limit = 5
+    semaphore.prepare(url, min(sizes.rows, MOST_BLOCKED), keys, limit)
+    most = sizes.rows // (PARTS * sizes.consumers)
+    worker = (semaphore.consume, url, BATCH, limit, sizes.seconds, most)
+    shares = gather([Worker(*worker) for _ in range(sizes.consumers)])
+    semaphore.clear(url)
+    done, claims = sum(share[0] for share in shares), sum(share[1] for share in shares)
+    return sum(jobs / took for jobs, _, took in shares), {"jobs": done, "jobs a claim": done / max(1, claims)}
 
 
 def _hold(queue: Queue, keys: int) -> None:

@@ -20,7 +20,17 @@ from typing import Any
 
 from benchmarks import article, machine
 from benchmarks.peers import race, report
-from benchmarks.peers.catalogue import CLAIMJOBS, CLAIMJOBS_BATCHES, MYSQL, PEERS, POSTGRES, Peer, claimjobs_at
+from benchmarks.peers.catalogue import (
+    CLAIMJOBS,
+    CLAIMJOBS_BATCHES,
+    CLAIMJOBS_PER_KEY,
+    MYSQL,
+    PEERS,
+    PER_KEY,
+    POSTGRES,
+    Peer,
+    claimjobs_at,
+)
 from benchmarks.peers.driver import Order
 from benchmarks.peers.environments import Environment, NotHere, environment
 from benchmarks.peers.report import Absence
@@ -28,7 +38,7 @@ from servers import Server, start
 from servers.sources import Backend
 
 FEWEST_JOBS = 50
-OURS = {"rows": CLAIMJOBS, "batches": CLAIMJOBS_BATCHES}
+OURS = {"rows": CLAIMJOBS, "batches": CLAIMJOBS_BATCHES, "per-key": CLAIMJOBS_PER_KEY}
 
 
 @dataclass
@@ -61,7 +71,7 @@ def _command() -> str:
 
 
 def _chosen(options: argparse.Namespace) -> list[Peer]:
-    return [peer for peer in PEERS if not options.only or peer.module in options.only]
+    return [peer for peer in (*PEERS, *PER_KEY) if peer.module in (options.only or [peer.module for peer in PEERS])]
 
 
 def _sized(options: argparse.Namespace) -> list[Peer]:
@@ -155,7 +165,7 @@ def _heading(server: Server, options: argparse.Namespace) -> list[str]:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.peers", description=__doc__)
     parser.add_argument("--backend", nargs="+", choices=(POSTGRES, MYSQL), default=[POSTGRES, MYSQL])
-    parser.add_argument("--only", nargs="+", choices=[peer.module for peer in PEERS], help="not all of them")
+    parser.add_argument("--only", nargs="+", choices=[peer.module for peer in (*PEERS, *PER_KEY)], help="not all")
     parser.add_argument("--claims", nargs="+", choices=[*OURS], default=["rows"], help="what a claim of ours writes")
     parser.add_argument("--batch", type=_numbers, metavar="N,N,...", help="not the best sizes that are known: find out")
     parser.add_argument("--workers", type=_numbers, default=[1, 2, 4], metavar="N,N,...", help="processes at once")

@@ -56,6 +56,7 @@ CLAIMJOBS = Peer(
     done="its row is deleted",
 )
 
+CLAIMJOBS_PER_KEY = replace(CLAIMJOBS, module="claimjobs_per_key", title="claimjobs, at most 5 of a key")
 CLAIMJOBS_BATCHES = replace(CLAIMJOBS, module="claimjobs_batches", title="claimjobs with claims per batch")
 
 PEERS = (
@@ -177,6 +178,19 @@ PEERS = (
         done="its row says 'SUCCESSFUL'",
     ),
 )
+
+PER_KEY = (
+    Peer(
+        module="pg_boss_groups",
+        title="pg-boss, at most 5 of a group",
+        npm=("pg-boss@12.35.0",),
+        jobs={POSTGRES: 20_000},
+        left="select count(*) from pgboss.job where state < 'completed'",
+        done="its row says 'completed'",
+        batch=100,
+    ),
+)
+"""With a limit for each key: they run where they are asked for by name, beside `--claims per-key`."""
 
 
 def claimjobs_at(batch: int, ours: Peer = CLAIMJOBS) -> Peer:

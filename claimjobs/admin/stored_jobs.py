@@ -116,7 +116,7 @@ class StoredJobs:
         if state not in self._roles.state.can:
             return ()
         rows = statements.last_keys(self._roles, self._roles.state.is_(state), self._job_rows.order(order))
-        return self._in_turn(rows, limit)
+        return self._found_by(rows, limit)
 
     def worst(
         self, where: Where, order: Sequence[sa.ColumnElement[Any]], *, among: int, most: int
@@ -126,7 +126,7 @@ class StoredJobs:
         """
         narrower = predicates_of(where, self._source, self._dialect.lexis)
         unclaimed, by_state = self._job_rows.unclaimed_among(narrower), self._job_rows.order(order)
-        return self._in_turn(statements.worst_failed(self._roles, unclaimed, by_state, most), among)
+        return self._found_by(statements.worst_failed(self._roles, unclaimed, by_state, most), among)
 
     def count(self, where: Where = None, *, state: str | None = None, most: int | None = None) -> int:
         """How many jobs are in this state (None: in any); `most`: count no further. Raises BadArgument."""
@@ -169,7 +169,7 @@ class StoredJobs:
 
     # --- inside: reading -------------------------------------------------------------------------------
 
-    def _in_turn(self, rows: sa.Select[Any], limit: int) -> tuple[StoredJob, ...]:
+    def _found_by(self, rows: sa.Select[Any], limit: int) -> tuple[StoredJob, ...]:
         """The jobs whose keys this statement finds, in its order."""
         with self._connect() as connector:
             keys = [key_of(row) for row in connector.rows(rows, {"claimjobs_limit": limit})]
