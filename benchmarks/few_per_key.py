@@ -113,8 +113,8 @@ def _by_semaphores(url: str, keys: int, sizes: argparse.Namespace) -> tuple[floa
     limit = 5
     semaphore.prepare(url, min(sizes.rows, MOST_BLOCKED), keys, limit)
     most = sizes.rows // (PARTS * sizes.consumers)
-    worker = (semaphore.consume, url, BATCH, limit, sizes.seconds, most)
-    shares = gather([Worker(*worker) for _ in range(sizes.consumers)])
+    given: dict[str, Any] = {"seconds": sizes.seconds, "most": most}
+    shares = gather([Worker(semaphore.consume, url, BATCH, limit, **given) for _ in range(sizes.consumers)])
     semaphore.clear(url)
     done, claims = sum(share[0] for share in shares), sum(share[1] for share in shares)
     return sum(jobs / took for jobs, _, took in shares), {"jobs": done, "jobs a claim": done / max(1, claims)}

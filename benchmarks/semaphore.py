@@ -60,7 +60,7 @@ def clear(url: str) -> None:
     engine.dispose()
 
 
-def consume(url: str, batch: int, limit: int, seconds: float, most: int) -> tuple[int, int, float]:
+def consume(url: str, batch: int, limit: int, *, seconds: float, most: int) -> tuple[int, int, float]:
     """Take jobs for so long, or so many: how many, in how many claims, in how many seconds."""
     engine = engine_of(url)
     done, claims, began = 0, 0, time.monotonic()
