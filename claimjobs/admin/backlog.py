@@ -8,7 +8,7 @@ from typing import Any, Final
 
 import sqlalchemy as sa
 
-from claimjobs.admin.stats import in_claim_rows, read_pause
+from claimjobs.admin.stats import read_pause
 from claimjobs.database.clock import in_seconds
 from claimjobs.lease.checks import ClaimsCheck
 from claimjobs.statements import count, stored_jobs
@@ -66,21 +66,14 @@ def read_backlog(
     waiting = connection.execute(count.first_waiting(source, mine, order, now, ripe=ripe), upper).one()
     failed = stored_jobs.count_failed(roles, rows.unclaimed_among(of_queue), rows.order(order))
 
-    def in_state(state: str) -> int:
-        known = state in roles.state.can
-        if state == CLAIMED and source.claim_rows is not None:
-            return min(limit, in_claim_rows(connection, backend))
-        statement = count.up_to(roles, state, rows.order(order), *rows.meeting(()))
-        return int(connection.execute(statement, upper).scalar_one()) if known else 0
-
     return Backlog(
         limit=limit,
         unclaimed=waiting.jobs,
         due=waiting.due,
         oldest=_age(waiting),
         retrying=int(connection.execute(failed, upper).scalar_one()) if roles.failure_counts else 0,
-        claimed=in_state(CLAIMED),
-        dead=in_state(DEAD),
+        claimed=min(limit, connection.scalar(rows.up_to(CLAIMED, order), upper)),
+        dead=connection.scalar(rows.up_to(DEAD, order), upper),
         owners=_owners(connection, backend) if backend.by_lease else {},
         paused=read_pause(connection, backend)[0] is not None,
     )

@@ -17,6 +17,7 @@ from claimjobs.database.clock import in_seconds
 from claimjobs.dialects import Key
 from claimjobs.instants import age
 from claimjobs.job import key_of
+from claimjobs.statements.job_rows import job_rows
 from claimjobs.statements.key_rows import KeyStatements
 from claimjobs.table.backend import Backend
 from claimjobs.table.columns import DEAD
@@ -142,7 +143,7 @@ def read_overview(
     are as for `read_backlog`.
     """
     backlog = read_backlog(connection, backend, order, of_queue, now=now, limit=limit)
-    owners, _ = owners_of(connection, backend)
+    owners, _ = owners_of(connection, backend, job_rows(backend, now))
     paused, reason = read_pause(connection, backend)
     moment: datetime = connection.execute(sa.select(now)).scalar_one()
     keys = () if key_statements is None else _read_keys(connection, key_statements, limit)

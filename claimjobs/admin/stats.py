@@ -14,8 +14,7 @@ from claimjobs.database.transactions import savepoint
 from claimjobs.lease.checks import ClaimsCheck
 from claimjobs.lease.registry import OwnerState, dead_among, read_owners
 from claimjobs.statements import count, pause
-from claimjobs.statements.claim_rows import how_many_jobs
-from claimjobs.statements.job_rows import job_rows
+from claimjobs.statements.job_rows import JobRows, job_rows
 from claimjobs.table.backend import Backend
 from claimjobs.table.columns import CLAIMED, DEAD, DONE, STATES, UNCLAIMED
 from claimjobs.table.definitions import FIRST_OWNER
@@ -124,16 +123,16 @@ def read_stats(
 
     Raises ClaimsDiffer if it would not see the claims.
     """
-    counts = job_rows(backend, now).counts(of_queue)
-    known, others = _sorted(row for statement in counts for row in connection.execute(statement))
+    rows = job_rows(backend, now)
+    known, others = _sorted(row for counts in rows.counts(of_queue) for row in connection.execute(counts))
     ClaimsCheck(backend).run(connection)
     jobs = {state: sum(row.jobs for row in known[state]) for state in STATES}
-    owners, held = owners_of(connection, backend)
+    owners, held = owners_of(connection, backend, rows)
     paused, reason = read_pause(connection, backend)
     mine = sum(row.mine for row in known[UNCLAIMED])
     return Stats(
         unclaimed=mine,
-        claimed=jobs[CLAIMED] + in_claim_rows(connection, backend),
+        claimed=jobs[CLAIMED],
         done=jobs[DONE],
         dead=jobs[DEAD],
         oldest=_oldest(known[UNCLAIMED]),
@@ -142,7 +141,7 @@ def read_stats(
         strangers={owner: jobs for owner, jobs in held.items() if owner < FIRST_OWNER},
         others=dict(others.most_common()),
         not_in_queue=jobs[UNCLAIMED] - mine,
-        ownerless=_ownerless(connection, backend) if known[CLAIMED] else 0,
+        ownerless=_ownerless(connection, backend) if jobs[CLAIMED] else 0,
         paused=paused,
         pause_reason=reason,
     )
@@ -178,20 +177,15 @@ def _oldest(rows: Sequence[Any]) -> float | None:
     return max((seconds for seconds in ages if seconds >= 0), default=None)
 
 
-def in_claim_rows(connection: sa.Connection, backend: Backend) -> int:
-    """How many jobs are in claim rows."""
-    claim_rows = backend.source.claim_rows
-    return 0 if claim_rows is None else int(connection.scalar(how_many_jobs(claim_rows)) or 0)
-
-
-def owners_of(connection: sa.Connection, backend: Backend) -> tuple[tuple[OwnerStats, ...], Mapping[int, int]]:
+def owners_of(
+    connection: sa.Connection, backend: Backend, jobs: JobRows
+) -> tuple[tuple[OwnerStats, ...], Mapping[int, int]]:
     """The owners of a queue, and how many jobs each owner holds, also one of another program. An open transaction has
     no owner.
     """
     if not backend.by_lease:
         return (), {}
-    rows = connection.execute(count.by_owner(backend.roles))
-    held = {row.owner_id: row.jobs for row in rows if row.owner_id is not None}
+    held = {row.owner_id: row.jobs for row in connection.execute(jobs.by_owner) if row.owner_id is not None}
     owners = read_owners(connection, backend)
     dead = dead_among(owners, connection, backend)
     return tuple(_owner(seen, held.get(seen.id, 0), dead=seen in dead) for seen in owners), held

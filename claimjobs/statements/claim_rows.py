@@ -10,6 +10,7 @@ import sqlalchemy as sa
 from claimjobs.dialects.types import database_now
 from claimjobs.statements.owners import alive
 from claimjobs.table.claim_rows import ClaimRows
+from claimjobs.table.columns import CLAIMED
 
 _ME: Final = sa.bindparam("claimjobs_me", type_=sa.Integer)
 NUMBER: Final = sa.bindparam("claimjobs_number", type_=sa.BigInteger)
@@ -185,5 +186,6 @@ def by_owner(claim_rows: ClaimRows) -> sa.Select[Any]:
 
 
 def how_many_jobs(claim_rows: ClaimRows) -> sa.Select[Any]:
-    """How many jobs are in claim rows; NULL: there is none."""
-    return sa.select(sa.func.sum(claim_rows.table.c.jobs)).where(claim_rows.ours)
+    """How many `jobs` are in claim rows, and the name of their state, as `count.by_state` has them."""
+    jobs = sa.cast(sa.func.coalesce(sa.func.sum(claim_rows.table.c.jobs), 0), sa.BigInteger).label("jobs")
+    return sa.select(jobs, sa.literal(CLAIMED, sa.String).label("claimjobs_state")).where(claim_rows.ours)

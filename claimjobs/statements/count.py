@@ -9,7 +9,6 @@ import sqlalchemy as sa
 
 from claimjobs.dialects import Dialect
 from claimjobs.dialects.types import database_now
-from claimjobs.statements import claim_rows
 from claimjobs.statements.owners import claimed_by_nobody, silent
 from claimjobs.table.columns import CLAIMED, UNCLAIMED
 from claimjobs.table.roles import ColumnRoles
@@ -28,8 +27,7 @@ def by_state(
     """
     state, name = roles.state.distinguishing_columns, sa.func.min(roles.state.name).label("claimjobs_state")
     counted = counts(roles, now, of_queue)
-    rows = sa.select(*state, *counted, name).select_from(roles.table).where(*where).group_by(*state)
-    return rows if roles.claim_rows is None else rows.where(roles.free)
+    return sa.select(*state, *counted, name).select_from(roles.table).where(*where).group_by(*state)
 
 
 def counts(roles: ColumnRoles, now: sa.ColumnElement[Any], of_queue: Predicates) -> tuple[Any, ...]:
@@ -60,9 +58,7 @@ def retries(roles: ColumnRoles, now: sa.ColumnElement[Any], *where: sa.ColumnEle
 
 
 def by_owner(roles: ColumnRoles) -> sa.Select[Any]:
-    """One row for each owner that holds jobs: `owner_id`, `jobs`."""
-    if roles.claim_rows is not None:
-        return claim_rows.by_owner(roles.claim_rows)
+    """One row for each owner whose jobs say that it holds them: `owner_id`, `jobs`."""
     owner = roles.need("owner_id", "counting what owners hold")
     columns: tuple[Any, ...] = (owner.label("owner_id"), sa.func.count().label("jobs"))
     return sa.select(*columns).where(roles.state.is_(CLAIMED)).group_by(owner)

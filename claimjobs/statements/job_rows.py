@@ -8,6 +8,7 @@ from typing import Any
 import sqlalchemy as sa
 
 from claimjobs.statements import count, dead_jobs
+from claimjobs.statements.claim_rows import by_owner, how_many_jobs
 from claimjobs.statements.count import Predicates
 from claimjobs.statements.side_car import SideCarJoin, of_jobs, unclaimed, waiting
 from claimjobs.table.backend import Backend
@@ -19,6 +20,7 @@ class JobRows:
 
     def __init__(self, backend: Backend, now: sa.ColumnElement[Any]) -> None:
         self._roles, self._dialect, self._now = backend.roles, backend.dialect, now
+        self._claim_rows = backend.source.claim_rows
 
     def meeting(self, where: Predicates) -> Predicates:
         """The predicates of a row with a state, if the job's row in the user's table meets all these."""
@@ -56,7 +58,7 @@ class JobRows:
         """The predicate of a row of the user's table whose job is in this state, and meets all others."""
         if state not in self._roles.state.can:
             return sa.false()
-        is_claimed_here = state == CLAIMED and self._roles.claim_rows is not None  # a done job may be in a claim row
+        is_claimed_here = state == CLAIMED and self._claim_rows is not None  # a done job may be in a claim row
         says = self._roles.state.columns_say(UNCLAIMED) if is_claimed_here else sa.true()
         return sa.and_(self._roles.state.is_(state), says, *where)
 
@@ -67,7 +69,22 @@ class JobRows:
 
     def counts(self, of_queue: Predicates) -> Sequence[sa.Select[Any]]:
         """Statements that count the jobs of each state, as `count.by_state` does."""
-        return (count.by_state(self._roles, self._now, of_queue),)
+        if self._claim_rows is None:
+            return (count.by_state(self._roles, self._now, of_queue),)
+        return count.by_state(self._roles, self._now, of_queue, self._roles.free), how_many_jobs(self._claim_rows)
+
+    def up_to(self, state: str, order: Sequence[sa.ColumnElement[Any]]) -> sa.Select[Any]:
+        """How many jobs are in this state, counted up to the parameter `claimjobs_limit`. `order`: the queue's."""
+        if state == CLAIMED and self._claim_rows is not None:
+            return how_many_jobs(self._claim_rows)
+        if state not in self._roles.state.can:
+            return sa.select(sa.literal(0))
+        return count.up_to(self._roles, state, self.order(order), *self.meeting(()))
+
+    @property
+    def by_owner(self) -> sa.Select[Any]:
+        """One row for each owner that holds jobs: `owner_id`, `jobs`."""
+        return count.by_owner(self._roles) if self._claim_rows is None else by_owner(self._claim_rows)
 
     def drop(self) -> sa.Delete | sa.Update:
         """The statement by which dead jobs are dropped."""
@@ -126,7 +143,7 @@ class JobRowsBesideSideCar(JobRows):
     def counts(self, of_queue: Predicates) -> Sequence[sa.Select[Any]]:
         is_other = ~self._roles.state.columns_say(UNCLAIMED)
         others = count.by_state(self._roles, self._now, (), is_other, *self.meeting(()))
-        return others, waiting(self._pair, of_queue)
+        return others, waiting(self._pair, of_queue), *map(how_many_jobs, filter(None, (self._claim_rows,)))
 
     def drop(self) -> sa.Update:
         """The rows of the user's table stay: the side-car calls their jobs done."""

@@ -9,7 +9,7 @@ import sqlalchemy as sa
 
 from claimjobs.dialects import Dialect, Key
 from claimjobs.statements.find import LIMIT
-from claimjobs.table.columns import CLAIMED, DEAD, UNCLAIMED
+from claimjobs.table.columns import DEAD
 from claimjobs.table.roles import ColumnRoles
 
 Predicates = Sequence[sa.ColumnElement[bool]]
@@ -87,13 +87,13 @@ def lock_unfinished(roles: ColumnRoles, dialect: Dialect) -> sa.Select[Any]:
     """Lock those of the jobs `keys` that are neither done nor dead, without those that another session has locked:
     their keys.
     """
-    rows = chosen(roles, dialect, roles.key, (_unfinished(roles),))
+    rows = chosen(roles, dialect, roles.key, (roles.state.unfinished,))
     return rows.with_for_update(of=roles.table, skip_locked=True)
 
 
 def unfinished(roles: ColumnRoles, dialect: Dialect) -> sa.Select[Any]:
     """The same, without locks."""
-    return chosen(roles, dialect, roles.key, (_unfinished(roles),))
+    return chosen(roles, dialect, roles.key, (roles.state.unfinished,))
 
 
 def cancel(roles: ColumnRoles, dialect: Dialect, now: sa.ColumnElement[Any], text: str) -> sa.Update:
@@ -103,10 +103,4 @@ def cancel(roles: ColumnRoles, dialect: Dialect, now: sa.ColumnElement[Any], tex
     given = {roles.owner_id: None, roles.owner_date: now, roles.suspect: 0, roles.last_error: text}
     values = {column: value for column, value in given.items() if column is not None}
     update = sa.update(roles.table).values({**roles.state.becomes(DEAD), **values})
-    return dialect.restrict_to_keys(update.where(_unfinished(roles)), roles.key, roles.key_index)
-
-
-def _unfinished(roles: ColumnRoles) -> sa.ColumnElement[bool]:
-    """Where claims have rows of their own, one that says it is claimed is held by another program."""
-    is_claimed = () if roles.claim_rows is not None else (roles.state.columns_say(CLAIMED),)
-    return sa.or_(roles.state.columns_say(UNCLAIMED), *is_claimed)
+    return dialect.restrict_to_keys(update.where(roles.state.unfinished), roles.key, roles.key_index)

@@ -49,6 +49,11 @@ class State:
             predicates.append(self.owner.is_not(None) if state == CLAIMED else self.owner.is_(None))
         return sa.and_(*predicates) if predicates else sa.true()
 
+    @property
+    def unfinished(self) -> sa.ColumnElement[bool]:
+        """The predicate of a row whose columns express that its job is neither done nor dead."""
+        return sa.or_(self.columns_say(UNCLAIMED), self.columns_say(CLAIMED))
+
     def is_claimed_by(self, me: sa.ColumnElement[Any]) -> sa.ColumnElement[bool]:
         """The predicate of a row that this owner holds: no row, if there is no column for owners."""
         if self.owner is None:
@@ -114,6 +119,10 @@ class StateByClaimRows(State):
             return self.claim_rows.contain()
         said = self.columns_say(state)
         return sa.and_(said, self.claim_rows.without()) if state == UNCLAIMED else said
+
+    @property
+    def unfinished(self) -> sa.ColumnElement[bool]:
+        return self.columns_say(UNCLAIMED)
 
     def is_claimed_by(self, me: sa.ColumnElement[Any]) -> sa.ColumnElement[bool]:
         return sa.and_(self.columns_say(UNCLAIMED), self.claim_rows.contain(self.claim_rows.of(me)))
