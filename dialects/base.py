@@ -153,6 +153,12 @@ class Dialect:
         same = [column == value for column, value in zip(columns, values, strict=True)]
         return sa.or_(*(sa.and_(*same[:place], larger[place]) for place in range(len(larger))))
 
+    def with_values(
+        self, columns: Sequence[sa.ColumnElement[Any]], values: Sequence[sa.ColumnElement[Any]]
+    ) -> sa.ColumnElement[bool]:
+        """`(columns) = (values)` for a search through an index that has the rows of these values in order."""
+        return sa.and_(*(column == value for column, value in zip(columns, values, strict=True)))
+
     # --- how rows are read -------------------------------------------------------------------------------
 
     def from_text(self, column: sa.Column[Any]) -> Callable[[str], Any] | None:

@@ -143,7 +143,7 @@ def _per_batch(by_row: ColumnRoles, dialect: Dialect, now: Any) -> dict[str, Any
     )
     roles = replace(by_row, state=state, claim_rows=ours)
     selection = Selection(roles.due(now), roles.default_order, claim_rows=ours)
-    target = settle.SettleGuard(roles, dialect, roles.guard)
+    target = settle.SettleGuard(roles, dialect, record_of(_backend(roles, dialect)).guard)
     return {
         **_locks(roles, dialect, selection),
         **{f"{name} after": statement for name, statement in _searches(roles, dialect, selection).items()},
@@ -166,7 +166,8 @@ def _per_batch(by_row: ColumnRoles, dialect: Dialect, now: Any) -> dict[str, Any
 def _in_pipeline(roles: ColumnRoles, selection: Selection, ours: ClaimRows) -> dict[str, Any]:
     order, read = keyset_order_of(selection), RowReader(roles, ours.dialect).parts
     assert order is not None  # noqa: S101 - the default order can be entered anywhere
-    done = settle.with_batch(settle.delete(settle.SettleGuard(roles, ours.dialect, roles.guard)), ours)
+    record = record_of(_backend(roles, ours.dialect))
+    done = settle.with_batch(settle.delete(settle.SettleGuard(roles, ours.dialect, record.guard)), ours)
     return {
         "at once": claim_batch(roles, ours.dialect, selection, order, claim_rows=ours, owners=owner_table(), read=read),
         "turn": claim_rows.settle_and_check(done, ours),

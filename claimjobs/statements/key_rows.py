@@ -151,20 +151,19 @@ class KeyStatements:
 
         It begins when the key rows are locked. Whoever claimed a job of these keys had locked them, and has committed.
         """
-        return self._by_key(sa.func.count()).where(self._job_rows.in_state(CLAIMED))
+        return self._by_key(sa.func.count(), self._key_rows.same).where(self._job_rows.in_state(CLAIMED))
 
     def jobs(self) -> sa.Select[Any]:
         """The first `each` jobs of each of `per_keys`: that key, the job's key, when it is due, whether it is
         ready, and the size of its group of suspects. It needs a database that `has_lateral`.
         """
-        found = self._first(self._key_rows.same).limit(EACH).correlate(self._table).lateral(FIRST)
+        found = self._first(self._jobs_of(self.key)).limit(EACH).correlate(self._table).lateral(FIRST)
         rows = sa.select(*self.key, *found.c).select_from(self._table.join(found, sa.true()))
         return rows.where(self._dialect.among_some(self.key, "claimjobs_per_keys"))
 
     def jobs_of_one(self) -> sa.Select[Any]:
         """As `jobs`, without that key, for the one of the parameters `claimjobs_part_0` ..."""
-        mine = [column == part for column, part in zip(self._key_rows.of_jobs, self._one(), strict=True)]
-        return self._first(sa.and_(*mine)).limit(EACH)
+        return self._first(self._jobs_of(self._one())).limit(EACH)
 
     def _first(self, which: sa.ColumnElement[bool]) -> sa.Select[Any]:
         source, selection = self._source, self._selection
@@ -187,13 +186,13 @@ class KeyStatements:
         waits is not among them.
         """
         due = sa.type_coerce(sa.func.min(self._job_rows.due_at(self._now)), Instant)
-        return self._by_key(due).where(self._job_rows.unclaimed)
+        return self._by_key(due, self._jobs_of(self.key)).where(self._job_rows.unclaimed)
 
-    def _by_key(self, value: sa.ColumnElement[Any]) -> sa.Select[Any]:
+    def _by_key(self, value: sa.ColumnElement[Any], same: sa.ColumnElement[bool]) -> sa.Select[Any]:
         """A value over the jobs of each of `per_keys`. The key is as its row has it: jobs may have it in another
-        spelling that the database takes for the same.
+        spelling that the database takes for the `same`.
         """
-        rows = sa.select(*self.key, value).select_from(self._table.join(self._source.table, self._key_rows.same))
+        rows = sa.select(*self.key, value).select_from(self._table.join(self._source.table, same))
         return rows.where(self._dialect.among_some(self.key, "claimjobs_per_keys")).group_by(*self.key)
 
     # --- keys without a key row --------------------------------------------------------------------------
@@ -215,7 +214,7 @@ class KeyStatements:
         same = sa.and_(*(keys.c[name] == table.c[name] for name in names))
         none = ~sa.exists().where(same).correlate(keys)
         asleep = sa.exists().where(same, table.c.next_at > self._now, ~table.c.held_back).correlate(keys)
-        here = sa.and_(*(job == keys.c[job.name] for job in self._key_rows.of_jobs))
+        here = self._jobs_of([keys.c[job.name] for job in self._key_rows.of_jobs])
         first = self._first(here).with_only_columns(self._ready, maintain_column_froms=True).limit(1).correlate(keys)
         wanted = sa.case((none, 1), (sa.and_(asleep, first.scalar_subquery() == 1), 1), else_=0)
         return sa.select(*(keys.c[name] for name in names), wanted).order_by(*(keys.c[name] for name in names))
@@ -229,6 +228,10 @@ class KeyStatements:
         values = {self._table.c.next_at: self._now}
         waits = sa.and_(self._table.c.next_at > self._now, ~self._table.c.held_back)
         return self._dialect.upsert(self._table, self.key, row, values=values, guard=waits)
+
+    def _jobs_of(self, key: Sequence[sa.ColumnElement[Any]]) -> sa.ColumnElement[bool]:
+        """The predicate of a job of this key, which the index for `per_key` finds."""
+        return self._dialect.with_values(self._key_rows.of_jobs, key)
 
     def _one(self) -> Sequence[sa.BindParameter[Any]]:
         return [sa.bindparam(PART.format(number), type_=column.type) for number, column in enumerate(self.key)]

@@ -95,11 +95,6 @@ class ColumnRoles:
         """The predicate of a job that is in no claim row. True if the columns of a job say whether it is claimed."""
         return sa.true() if self.claim_rows is None else self.claim_rows.without()
 
-    @property
-    def guard(self) -> sa.ColumnElement[bool]:
-        """The predicate of a row that a settle may write, after it has made sure that the owner holds the job."""
-        return self.mine if self.claim_rows is None else self.state.columns_say(UNCLAIMED)
-
     def ripe(self, now: sa.ColumnElement[Any]) -> sa.ColumnElement[bool]:
         """The predicate that `run_at` is not in the future. Without the column that is always so."""
         run_at = self.run_at
