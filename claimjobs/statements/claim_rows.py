@@ -185,7 +185,8 @@ def by_owner(claim_rows: ClaimRows) -> sa.Select[Any]:
     return sa.select(*columns).where(claim_rows.ours).group_by(owner)
 
 
-def how_many_jobs(claim_rows: ClaimRows) -> sa.Select[int, str]:
+def how_many_jobs(claim_rows: ClaimRows) -> sa.Select[Any]:
     """How many `jobs` are in claim rows, and the name of their state, as `count.by_state` has them."""
     jobs = sa.cast(sa.func.coalesce(sa.func.sum(claim_rows.table.c.jobs), 0), sa.BigInteger).label("jobs")
-    return sa.select(jobs, sa.literal(CLAIMED, sa.String).label("claimjobs_state")).where(claim_rows.ours)
+    columns: tuple[Any, ...] = (jobs, sa.literal(CLAIMED, sa.String).label("claimjobs_state"))
+    return sa.select(*columns).where(claim_rows.ours)
