@@ -15,12 +15,14 @@ import sqlalchemy as sa
 
 from claimjobs import Batch, PerKey, Queue, Retry, job_table, key_tables, make, side_car_tables
 from claimjobs.options import Liveness
+from claimjobs.statements.key_rows import PART
 from tests.backends import Backend, Clock
 from tests.conformance.jobs import before_the_lock
 from tests.conformance.orders import spoil
 from tests.conformance.owners import declare_dead, hold_of, still
 
 START = datetime(2030, 1, 1, tzinfo=UTC)
+MANY, FEW_ROWS = 3_000, 20
 KINDS = pytest.mark.parametrize(
     "kind",
     [
@@ -355,6 +357,22 @@ def test_what_it_does_not_go_with(backend: Backend) -> None:
         backend.bare_queue(MAILS, per_key=one, hold="transaction")
     with pytest.raises(ValueError, match="give a PerKey"):
         backend.bare_queue(MAILS, per_key="customer")
+
+
+def test_jobs_of_a_small_key_are_found_whatever_statistics_say(backend: Backend) -> None:
+    """Where nearly all rows are of one key, a planner may read an index of the order, and so each row."""
+    queue = mails(backend, PerKey("customer"), [*[7] * MANY, 8])
+    backend.analyze("mails")
+    with queue.claim(1):
+        pass
+    statements = queue._consumer.plans.key_statements
+    assert statements is not None
+    jobs = statements.jobs() if backend.dialect.has_lateral else statements.jobs_of_one()
+    values = {"claimjobs_per_keys": [8], PART.format(0): 8, "claimjobs_each": 100}
+    with backend.engine.connect() as connection:
+        for statement in (jobs, statements.waiting):
+            assert len(connection.execute(statement, values).all()) == 1
+            assert backend.rows_read(connection, statement, values) <= FEW_ROWS, str(statement)
 
 
 # --- with suspects, with sleeping consumers, without key rows, explained ------------------------------------
