@@ -325,7 +325,8 @@ class KeyRowLocks(JobLocks):
         if not key_rows:
             return 0
         keys = [row.key for row in key_rows]
-        due = _by_key(connection.execute(self._statements.waiting, {"claimjobs_per_keys": keys}))
+        rows = connection.execute(self._statements.waiting, {"claimjobs_per_keys": keys})
+        due = {key: at for key, at in _by_key(rows).items() if at is not None}
         if ended := [key for key in keys if key not in due]:
             connection.execute(self._statements.end, {"claimjobs_keys": ended})
         later = {row.key: due[row.key] for row in key_rows if row.key in due and due[row.key] > row.now}

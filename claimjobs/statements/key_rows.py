@@ -147,11 +147,14 @@ class KeyStatements:
 
     @cached_property
     def claimed(self) -> sa.Select[Any]:
-        """How many jobs of `per_keys` are claimed, by whom ever: key, then count.
+        """How many jobs of `per_keys` are claimed, by whom ever: key, then count. The key is as its row has it: jobs may
+        have it in another spelling that the database takes for the same.
 
         It begins when the key rows are locked. Whoever claimed a job of these keys had locked them, and has committed.
         """
-        return self._by_key(sa.func.count(), self._key_rows.same).where(self._job_rows.in_state(CLAIMED))
+        rows = sa.select(*self.key, sa.func.count()).select_from(self._table.join(self._source.table, self._key_rows.same))
+        of_keys = rows.where(self._dialect.among_some(self.key, "claimjobs_per_keys")).group_by(*self.key)
+        return of_keys.where(self._job_rows.in_state(CLAIMED))
 
     def jobs(self) -> sa.Select[Any]:
         """The first `each` jobs of each of `per_keys`: that key, the job's key, when it is due, whether it is
@@ -182,18 +185,13 @@ class KeyStatements:
 
     @cached_property
     def waiting(self) -> sa.Select[Any]:
-        """When the first job of each of `per_keys` is due, whatever `where`: key, then instant. A key of which no job
-        waits is not among them.
+        """When the first job of each of `per_keys` is due, whatever `where`: key, then instant; NULL: no job of it
+        waits.
         """
-        due = sa.type_coerce(sa.func.min(self._job_rows.due_at(self._now)), Instant)
-        return self._by_key(due, self._jobs_of(self.key)).where(self._job_rows.unclaimed)
-
-    def _by_key(self, value: sa.ColumnElement[Any], same: sa.ColumnElement[bool]) -> sa.Select[Any]:
-        """A value over the jobs of each of `per_keys`. The key is as its row has it: jobs may have it in another
-        spelling that the database takes for the `same`.
-        """
-        rows = sa.select(*self.key, value).select_from(self._table.join(self._source.table, same))
-        return rows.where(self._dialect.among_some(self.key, "claimjobs_per_keys")).group_by(*self.key)
+        first = sa.select(sa.func.min(self._job_rows.due_at(self._now))).select_from(self._source.table)
+        mine = first.where(self._jobs_of(self.key), self._job_rows.unclaimed).correlate(self._table).scalar_subquery()
+        rows = sa.select(*self.key, sa.type_coerce(mine, Instant))
+        return rows.where(self._dialect.among_some(self.key, "claimjobs_per_keys"))
 
     # --- keys without a key row --------------------------------------------------------------------------
 
