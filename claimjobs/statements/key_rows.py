@@ -147,14 +147,14 @@ class KeyStatements:
 
     @cached_property
     def claimed(self) -> sa.Select[Any]:
-        """How many jobs of `per_keys` are claimed, by whom ever: key, then count. The key is as its row has it: jobs may
-        have it in another spelling that the database takes for the same.
+        """How many jobs of `per_keys` are claimed, by whom ever: key, then count. The key is as its row has it: jobs
+        may have it in another spelling that the database takes for the same.
 
         It begins when the key rows are locked. Whoever claimed a job of these keys had locked them, and has committed.
         """
-        rows = sa.select(*self.key, sa.func.count()).select_from(self._table.join(self._source.table, self._key_rows.same))
-        of_keys = rows.where(self._dialect.among_some(self.key, "claimjobs_per_keys")).group_by(*self.key)
-        return of_keys.where(self._job_rows.in_state(CLAIMED))
+        both = self._table.join(self._source.table, self._key_rows.same)
+        rows = sa.select(*self.key, sa.func.count()).select_from(both).where(self._job_rows.in_state(CLAIMED))
+        return rows.where(self._dialect.among_some(self.key, "claimjobs_per_keys")).group_by(*self.key)
 
     def jobs(self) -> sa.Select[Any]:
         """The first `each` jobs of each of `per_keys`: that key, the job's key, when it is due, whether it is
