@@ -37,10 +37,10 @@ def main() -> None:
         rows = Path(folder) / "rows"
         race.write_rows(rows, JOBS)
         order = Order(server.url, str(rows), JOBS, BATCH, WORKERS, 0)
-        subprocess.run(there.command(peer, "fill", json.dumps(asdict(order))), env=there.variables(), check=True)  # noqa: S603
+        subprocess.run(there.command(peer, "fill", json.dumps(asdict(order))), env=there.variables(), check=True)
         commands = [there.command(peer, "work", json.dumps(asdict(replace(order, number=n)))) for n in range(WORKERS)]
         pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
-        workers = [subprocess.Popen(command, env=there.variables(), **pipes) for command in commands]  # type: ignore[call-overload]  # noqa: S603
+        workers = [subprocess.Popen(command, env=there.variables(), **pipes) for command in commands]  # type: ignore[call-overload]
         try:
             for worker in workers:
                 worker.stdout.readline()
@@ -60,7 +60,7 @@ def main() -> None:
                 worker.kill()
                 worker.wait()
     above = sum(most > LIMIT for most in seen)
-    print(f"{peer.version}, at most {LIMIT} of a group: looked {len(seen)} times, more {above} times, {max(seen)} at most")
+    print(f"{peer.version}, at most {LIMIT} of a group: of {len(seen)} looks {above} saw more, one of them {max(seen)}")
 
 
 if __name__ == "__main__":
