@@ -35,7 +35,7 @@ class Backlog:
     oldest: float | None
     """Seconds for which the oldest of these has been due; None where none is, or no `run_at` tells."""
     retrying: int
-    """Of the unclaimed jobs: those that failed before, or are suspects, among the last `limit` ones of the order."""
+    """Of the unclaimed jobs that were counted: those that failed before, or are suspects."""
     claimed: int
     dead: int
     owners: dict[str, int]

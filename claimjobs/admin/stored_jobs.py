@@ -121,7 +121,7 @@ class StoredJobs:
     def worst(
         self, where: Where, order: Sequence[sa.ColumnElement[Any]], *, among: int, most: int
     ) -> tuple[StoredJob, ...]:
-        """At most so many of the last `among` unclaimed jobs, by the queue's order: those that have failed, or are
+        """At most so many of the first `among` unclaimed jobs, by the queue's order: those that have failed, or are
         suspects, those with the most failures first.
         """
         narrower = predicates_of(where, self._source, self._dialect.lexis)

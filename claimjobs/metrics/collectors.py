@@ -109,7 +109,7 @@ def of_reading(reading: Reading, table: str) -> Iterator[Metric]:
     yield _by_state("jobs", "Jobs in each state, up to claimjobs_count_limit.", table, jobs)
     due = "Jobs that may be claimed now, among the counted unclaimed ones, which are the first in the queue's order."
     yield _measured("due_jobs", due, table, backlog.due)
-    retrying = "Jobs that failed and will be tried again, among the last unclaimed ones up to claimjobs_count_limit."
+    retrying = "Jobs that failed and will be tried again, among the counted unclaimed ones."
     yield _measured("retrying_jobs", retrying, table, backlog.retrying)
     oldest = "Seconds for which the oldest of these has been due; 0 if none is."
     yield _measured("oldest_due_seconds", oldest, table, backlog.oldest or 0.0)

@@ -34,13 +34,15 @@ def counts(roles: ColumnRoles, now: sa.ColumnElement[Any], of_queue: Predicates)
     """How many `jobs` there are; how many of these are in the queue (`mine`), because they meet all these predicates;
     how many of those are `due` by their run_at; their first run_at, if any (`oldest`); `now`.
     """
+    is_unclaimed = roles.state.columns_say(UNCLAIMED)
 
     def where_mine(value: Any) -> Any:
-        return sa.case((sa.and_(*of_queue), value)) if of_queue else value
+        # The state first: a predicate may end in an error for rows that no claim reads.
+        return sa.case((is_unclaimed, sa.case((sa.and_(*of_queue), value)))) if of_queue else value
 
     mine = sa.func.count(where_mine(sa.literal_column("1")))
     oldest = sa.null() if roles.run_at is None else sa.func.min(where_mine(roles.run_at))
-    due = sa.func.count(sa.case((sa.and_(roles.ripe(now), *of_queue), 1)))
+    due = sa.func.count(where_mine(sa.case((roles.ripe(now), 1))))
     labels = {"jobs": sa.func.count(), "mine": mine, "due": due, "oldest": oldest, "now": now}
     return tuple(expression.label(label) for label, expression in labels.items())
 

@@ -26,49 +26,46 @@ def page(
 def last_keys(
     roles: ColumnRoles, is_in_state: sa.ColumnElement[bool], order: Sequence[sa.ColumnElement[Any]]
 ) -> sa.Select[Any]:
-    """The keys of the last `limit` rows in a state, the last of this order first: the claim index has them."""
-    return _last(roles, roles.key, (is_in_state,), order)
+    """The keys of the last `limit` rows in a state, the last of this order first: the claim index has them. An order
+    that is a text cannot be reversed: then they are the first ones.
+    """
+    backwards = [_reversed(part) for part in order]
+    by_order = order if None in backwards else backwards
+    return sa.select(*roles.key).select_from(roles.table).where(is_in_state).order_by(*by_order).limit(LIMIT)
 
 
 def count_failed(roles: ColumnRoles, unclaimed: Predicates, order: Sequence[sa.ColumnElement[Any]]) -> sa.Select[Any]:
-    """How many of the last `limit` unclaimed rows have failed before, or are suspects.
-
-    Of the last ones: where `run_at` is in the order, a job that waits for a retry is behind those that are due.
-    """
-    last, failed = _last_failed(roles, unclaimed, order)
-    return sa.select(sa.func.count()).select_from(last).where(failed)
+    """How many of the first `limit` unclaimed rows have failed before, or are suspects."""
+    first, failed = _first_failed(roles, unclaimed, order)
+    return sa.select(sa.func.count()).select_from(first).where(failed)
 
 
 def worst_failed(
     roles: ColumnRoles, unclaimed: Predicates, order: Sequence[sa.ColumnElement[Any]], most: int
 ) -> sa.Select[Any]:
-    """The keys of at most so many of the same rows, those with the most failures first."""
-    last, failed = _last_failed(roles, unclaimed, order)
-    keys = [last.c[column.key] for column in roles.key]
-    failures = [last.c[column.key].desc() for column in roles.failure_counts]
+    """The keys of at most so many of these rows, those with the most failures first."""
+    first, failed = _first_failed(roles, unclaimed, order)
+    keys = [first.c[column.key] for column in roles.key]
+    failures = [first.c[column.key].desc() for column in roles.failure_counts]
     return sa.select(*keys).where(failed).order_by(*failures, *keys).limit(most)
 
 
-def _last_failed(
+def _first_failed(
     roles: ColumnRoles, unclaimed: Predicates, order: Sequence[sa.ColumnElement[Any]]
 ) -> tuple[sa.Subquery, sa.ColumnElement[bool]]:
-    """The last `limit` unclaimed rows, and which of them have failed before, or are suspects."""
-    last = _last(roles, (*roles.key, *roles.failure_counts), unclaimed, order).subquery("claimjobs_last")
-    return last, sa.or_(sa.false(), *(last.c[column.key] > 0 for column in roles.failure_counts))
+    """The first `limit` unclaimed rows, and which of them have failed before, or are suspects."""
+    columns: list[Any] = [*roles.key, *roles.failure_counts]
+    rows = sa.select(*columns).select_from(roles.table).where(*unclaimed).order_by(*order).limit(LIMIT)
+    first = rows.subquery("claimjobs_first")
+    return first, sa.or_(sa.false(), *(first.c[column.key] > 0 for column in roles.failure_counts))
 
 
-def _last(
-    roles: ColumnRoles, columns: Sequence[Any], where: Predicates, order: Sequence[sa.ColumnElement[Any]]
-) -> sa.Select[Any]:
-    """These columns of the last `limit` rows, the last of this order first."""
-    backwards = [_reversed(part) for part in order]
-    return sa.select(*columns).select_from(roles.table).where(*where).order_by(*backwards).limit(LIMIT)
-
-
-def _reversed(part: sa.ColumnElement[Any]) -> sa.ColumnElement[Any]:
+def _reversed(part: sa.ColumnElement[Any]) -> sa.ColumnElement[Any] | None:
+    """None: it is no column, and none that descends."""
     is_descending = isinstance(part, sa.UnaryExpression) and part.modifier is sa.sql.operators.desc_op
-    found: sa.ColumnElement[Any] = part.element if is_descending else sa.desc(part)
-    return found
+    column = part.element if is_descending else part
+    found: sa.ColumnElement[Any] = column if is_descending else sa.desc(part)
+    return found if isinstance(column, sa.Column) else None
 
 
 def count(roles: ColumnRoles, where: Predicates, most: int | None = None) -> sa.Select[Any]:

@@ -73,6 +73,26 @@ def test_of_a_side_car_too(backend: Backend) -> None:
     assert (other.backlog().unclaimed, other.backlog().retrying, other.stats().due) == (5, 0, 5)
 
 
+def test_an_order_of_any_form_can_be_read(backend: Backend) -> None:
+    for order in ("d DESC", sa.text("d DESC"), "-d", ("priority", "-id")):
+        queue = backend.queue(order_by=order)
+        assert (queue.backlog().unclaimed, queue.overview().dead) == (0, ())
+
+
+def test_a_predicate_is_asked_of_unclaimed_rows_only(backend: Backend) -> None:
+    """It may end in an error for others."""
+    backend.queue().enqueue([{"d": str(n), "e": ""} for n in range(3)])
+    backend.run("UPDATE jobs SET status = 'done' WHERE d = '0'")
+    queue = backend.bare_queue(where=_fails_for_zero(backend), on_done="keep")
+    assert (queue.stats().unclaimed, queue.stats().done, queue.backlog().unclaimed) == (2, 1, 2)
+
+
+def _fails_for_zero(backend: Backend) -> str:
+    if backend.family == "postgres":
+        return "10 / d::int > 1"
+    return "(d <> '0' OR (SELECT 1 UNION SELECT 2) = 1)"  # a subquery with two rows
+
+
 def test_a_predicate_that_cannot_be_read_is_told(database: Backend) -> None:
     queue = database.queue(where="no_such_column = 1")
     for read in (queue.backlog, queue.stats, queue.overview):
