@@ -81,16 +81,11 @@ def test_an_order_of_any_form_can_be_read(backend: Backend) -> None:
 
 def test_a_predicate_is_asked_of_unclaimed_rows_only(backend: Backend) -> None:
     """It may end in an error for others."""
-    backend.queue().enqueue([{"d": str(n), "e": ""} for n in range(3)])
-    backend.run("UPDATE jobs SET status = 'done' WHERE d = '0'")
-    queue = backend.bare_queue(where=_fails_for_zero(backend), on_done="keep")
+    backend.queue().enqueue([{"d": str(n), "e": ""} for n in range(1, 4)])
+    backend.run("UPDATE jobs SET status = 'done', d = 'x' WHERE d = '1'")
+    reads = "d::int > 0" if backend.family == "postgres" else "JSON_EXTRACT(d, '$') > 0"
+    queue = backend.bare_queue(where=reads, on_done="keep")
     assert (queue.stats().unclaimed, queue.stats().done, queue.backlog().unclaimed) == (2, 1, 2)
-
-
-def _fails_for_zero(backend: Backend) -> str:
-    if backend.family == "postgres":
-        return "10 / d::int > 1"
-    return "(d <> '0' OR (SELECT 1 UNION SELECT 2) = 1)"  # a subquery with two rows
 
 
 def test_a_predicate_that_cannot_be_read_is_told(database: Backend) -> None:
