@@ -92,14 +92,14 @@ class PerKey:
             raise ValueError(f"per_key rate={self.rate!r}: give a number for a time, such as 10/s, 100/min, 5/h or 1/d")
         return Rate(1 / per_second, self.burst or max(1, int(per_second)))
 
-    def share(self, key: Any, size: int) -> int:
-        """How many jobs a claim of `size` takes of this key at most. With weights it is at most half of the claim: a
-        turn that has no room for its share would get less than that.
+    def share(self, weight: float, size: int) -> int:
+        """How many jobs a claim of `size` takes of a key of this weight at most. With weights it is at most half of the
+        claim: a turn that has no room for its share would get less than that.
         """
         if not self.weights:
             return size
         largest = max(1.0, *self.weights.values())
-        return max(1, round(size / 2 * self.weights.get(key, 1.0) / largest))
+        return max(1, round(size / 2 * weight / largest))
 
 
 def _is_weight(given: Any) -> bool:

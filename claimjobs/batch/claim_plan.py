@@ -11,7 +11,8 @@ import sqlalchemy as sa
 
 from claimjobs.batch.settle_and_claim import SettleAndClaim, settle_and_claim_for
 from claimjobs.claim.choose_strategy import strategy_for
-from claimjobs.claim.key_locking import KeyLocking
+from claimjobs.claim.key_locking import KeyLocking, KeySweep
+from claimjobs.claim.key_search import KeySearch
 from claimjobs.claim.locking import Locking
 from claimjobs.claim.record import ClaimRecord
 from claimjobs.claim.selector import Selector
@@ -90,12 +91,15 @@ class ClaimPlans:
         self._where, self._order_by = where, order_by
         self._record, self._locking, self._per_key = record, locking, per_key
         self._last: ClaimPlan | None = None
+        self._search, self._sweep = KeySearch(), KeySweep()
         self._has_index = False
         """Whether the index for `per_key` was seen."""
 
     def plan(self, where: Where) -> ClaimPlan:
         """The plan for a predicate. It is built once, but for each claim if a callable gives the predicate."""
         last = self._last
+        if last is None or last.where is not where:
+            self._sweep = KeySweep()
         if last is None or last.changes or last.where is not where:
             selection, changes = self.selector.selection(where), self.selector.changes(where)
             ready = job_rows(self._backend, self._now).claimable(selection.ready)
@@ -126,15 +130,15 @@ class ClaimPlans:
         rows = job_rows(backend, now)
         held = sa.and_(rows.failed, *selection.predicates) if per_key.waits else None
         at = statement_now() if isinstance(now, database_now) else now
-        by: dict[str, Any] = {"selection": selection, "job_rows": rows, "held": held, "now": at}
-        return KeyStatements(backend.key_rows, backend.source, backend.dialect, **by)
+        by: dict[str, Any] = {"selection": selection, "job_rows": rows, "held": held, "weights": per_key.weights}
+        return KeyStatements(backend.key_rows, backend.source, backend.dialect, now=at, **by)
 
     def strategy(self, selection: Selection, *, lock_before_mark: bool = False) -> ClaimStrategy:
         """How jobs are claimed. `lock_before_mark`: see `strategy_for`."""
         locking, key_rows = self._locking, self._key_rows(selection)
         if key_rows is not None and self._per_key is not None:
             self._need_index(selection)
-            locking = KeyLocking(self._per_key, key_rows)
+            locking = KeyLocking(self._per_key, key_rows, self._search, self._sweep)
         by: dict[str, Any] = {"locking": locking, "lock_before_mark": lock_before_mark}
         return strategy_for(self._backend, selection, self._record, self._now, **by)
 

@@ -18,6 +18,7 @@ from uuid import UUID
 import sqlalchemy as sa
 
 from claimjobs.claim.candidates import check_keys, first_group, first_locked_group
+from claimjobs.claim.key_search import KeySearch, parts_of, values_of
 from claimjobs.claim.locking import JobLocks, Locking
 from claimjobs.claim.row_reader import AS_IT_IS, RowReader
 from claimjobs.claim.strategy import LATER, NOTHING, ClaimRequest, ClaimResult, Phase
@@ -26,7 +27,7 @@ from claimjobs.dialects import Key
 from claimjobs.job import key_of
 from claimjobs.per_key import PerKey
 from claimjobs.statements.find import Selection
-from claimjobs.statements.key_rows import AT, PART, KeyStatements
+from claimjobs.statements.key_rows import AT, KeyStatements
 from claimjobs.statements.lock import lock
 from claimjobs.table.backend import Backend
 
@@ -35,16 +36,10 @@ AS_READ: Final = (sa.Integer, sa.String)
 LONGEST: Final = 2.0
 """Seconds for which a key is held back whose jobs are all in hand. A settle calls it before; after a crash between a
 settle and its call nobody does."""
-PAGE: Final = 500
-"""Jobs among whose keys one without a key row is searched for at once."""
-SEARCH: Final = 0.005
-"""Seconds after which such a search ends, and goes on later."""
-SHARE: Final = 10
-"""It takes at most about one part in so many of the time."""
-LATEST: Final = 0.1
-"""Seconds between two such searches at most, while there are claims."""
+HEAD: Final = 2.0
+"""Seconds after which a claim begins at the first key row again."""
 MOST_ROWS: Final = 1_000
-"""Key rows that one claim reads."""
+"""Key rows that one claim reads. If none of them has a job for it, the next claim goes on behind them."""
 NEARLY: Final = 5
 """A claim is full enough if at most one part in so many is missing."""
 SPARE: Final = 1.3
@@ -61,6 +56,7 @@ class KeyRow:
     next_at: datetime
     rate_at: datetime | None
     now: datetime
+    weight: float = 1.0
     allowed: int = 0
     """How many jobs may be claimed now."""
     is_full: bool = False
@@ -71,6 +67,8 @@ class KeyRow:
     """When the failed job is due for which the others wait."""
     found_none: bool = True
     """Whether it has no job for this claim, even if more might be claimed."""
+    has_more: bool = False
+    """Whether it has more jobs than may be claimed now."""
     claimed: int = 0
 
     @property
@@ -89,16 +87,51 @@ class KeyRow:
         return 0.0 if self.rate_at is None else max(0.0, (self.rate_at - self.now).total_seconds())
 
 
+@dataclass
+class KeySweep:
+    """Where the claims with one predicate are in the order of the key rows. One that has more key rows without a job
+    for them than a claim reads takes several claims.
+    """
+
+    place: KeyRow | None = None
+    """The next claim begins after this key row; None: at the first."""
+    head_at: float = 0.0
+    is_cut: bool = False
+    """Whether the last claim has read as many key rows as it may, without a job."""
+    is_from_head: bool = True
+    """Whether the sweep has begun at the first key row, or goes on there now."""
+    without_job: set[Any] = field(default_factory=set)
+    """The keys of this sweep that are due and have no job for it."""
+    known: set[Any] = field(default_factory=set)
+    """The same, of the sweeps since the last one that began at the first key row because it was time."""
+    held_back: list[Any] = field(default_factory=list)
+    """The keys that the last claim has held back, because of the limit."""
+    jobs_a_key: float = 1.0
+    """How many jobs a key row gave lately."""
+
+    def begin(self, *, is_time: bool) -> None:
+        """Begin the next claim, at the first key row if it is time."""
+        if self.is_cut:
+            self.is_cut = False
+            return
+        if is_time:
+            self.place, self.head_at = None, time.monotonic() + HEAD
+            self.known.clear()
+        self.is_from_head = self.place is None
+        self.without_job.clear()
+
+
 class KeyLocking(Locking):
     """Row locks, for jobs of the keys that are next."""
 
     holds = ("lease",)
 
-    def __init__(self, per_key: PerKey, statements: KeyStatements) -> None:
-        self._per_key, self._statements = per_key, statements
+    def __init__(self, per_key: PerKey, statements: KeyStatements, search: KeySearch, sweep: KeySweep) -> None:
+        self._per_key, self._statements, self._search, self._sweep = per_key, statements, search, sweep
 
     def locks(self, backend: Backend, selection: Selection, known: Sequence[str] = ()) -> JobLocks:
-        return KeyRowLocks(backend, selection, known, per_key=self._per_key, statements=self._statements)
+        given: dict[str, Any] = {"per_key": self._per_key, "statements": self._statements}
+        return KeyRowLocks(backend, selection, known, **given, search=self._search, sweep=self._sweep)
 
 
 class KeyRowLocks(JobLocks):
@@ -115,8 +148,10 @@ class KeyRowLocks(JobLocks):
         *,
         per_key: PerKey,
         statements: KeyStatements,
+        search: KeySearch,
+        sweep: KeySweep,
     ) -> None:
-        self._per_key, self._statements = per_key, statements
+        self._per_key, self._statements, self._search, self._sweep = per_key, statements, search, sweep
         self._roles, dialect = backend.roles, backend.dialect
         self._lateral = dialect.has_lateral
         self._reader = RowReader(backend.roles, dialect, known)
@@ -130,47 +165,49 @@ class KeyRowLocks(JobLocks):
         self._jobs = Read(jobs, as_read and not per_key.waits, "claimjobs_each")
         self._serve = CompiledStatement(statements.serve(moves=per_key.fair))
         self._hold_back = statements.hold_back(LONGEST)
-        self._unknown = {after: statements.unknown(after=after) for after in (False, True)}
-        self._place: KeyRow | None = None
-        """The claim begins after this key row; None: at the first."""
-        self._head_at = 0.0
-        self._searched: Any = None
-        """The last key of the search for one without a key row; None: it begins at the first key."""
-        self._search_at = 0.0
-        self._held_back: list[Any] = []
-        """The keys that the last claim has held back, because of the limit."""
-        self._passed: Set[Any] = set()
-        """The keys with a job that is due of which the last claim found none: `where` excludes it, or it is new."""
-        self._yield = 1.0
-        """How many jobs a key row gave lately."""
 
     # --- claiming --------------------------------------------------------------------------------------
 
     def lock(
         self, connection: sa.Connection, request: ClaimRequest, marked: Mapping[str, Any] = AS_IT_IS
     ) -> ClaimResult:
-        if self._held_back and self._per_key.limit is not None:
-            self._call_again(connection, self._per_key.limit)
-        if time.monotonic() >= self._search_at:
-            self._find_new_keys(connection)
-        visited = self._visit(connection, request.size)
-        jobs, suspects = self._lock_jobs(connection, visited, request.size, marked)
-        passed = self._place_rows(connection, visited)
-        if jobs:
-            self._learn(visited)
-            return ClaimResult(jobs, len(jobs), len(jobs), suspects=suspects)
-        left = connection.scalar(self._statements.left, {"claimjobs_rows_wanted": passed + 1})
-        return LATER if left > passed or len(visited) >= MOST_ROWS else NOTHING
+        self.tried = []
+        before = self._sweep.place
+        try:
+            return self._locked(connection, request, marked)
+        except BaseException:  # the transaction is rolled back
+            self._search.begin_again()
+            self._sweep.place, self._sweep.is_cut = before, False
+            raise
 
-    def _learn(self, visited: list[KeyRow]) -> None:
+    def _locked(self, connection: sa.Connection, request: ClaimRequest, marked: Mapping[str, Any]) -> ClaimResult:
+        sweep = self._sweep
+        if sweep.held_back and self._per_key.limit is not None:
+            self._call_again(connection, self._per_key.limit)
+        self._search.beside_claims(connection, self._statements)
+        sweep.begin(is_time=time.monotonic() >= sweep.head_at or not self._per_key.fair)
+        visited, has_searched = self._visit(connection, request.size)
+        jobs, suspects = self._lock_jobs(connection, visited, request.size, marked)
+        self._place_rows(connection, visited, suspects=suspects)
+        self._search.note_claim(jobs=bool(jobs))
+        if jobs:
+            self._learn(visited, suspects=suspects)
+            return ClaimResult(jobs, len(jobs), len(jobs), suspects=suspects)
+        if sweep.is_cut or not has_searched:
+            return LATER
+        most = len(sweep.without_job)
+        return LATER if connection.scalar(self._statements.left, {"claimjobs_rows_wanted": most + 1}) > most else NOTHING
+
+    def _learn(self, visited: list[KeyRow], *, suspects: bool) -> None:
         """How many jobs a key gives; and where the next claim begins: at the first key row that is unused."""
+        sweep = self._sweep
         found = sum(len(row.jobs) for row in visited) / len(visited)
-        self._yield = max(1.0, MEMORY * self._yield + (1 - MEMORY) * found)
+        sweep.jobs_a_key = max(1.0, MEMORY * sweep.jobs_a_key + (1 - MEMORY) * found)
         last = max(place for place, row in enumerate(visited) if row.claimed)
-        if any(row.jobs and not row.claimed for row in visited[:last]):  # suspects beside fresh jobs, or the reverse
-            self._place = None
-        elif self._place is visited[-1] and any(row.jobs for row in visited[last + 1 :]):
-            self._place = visited[last]
+        if suspects or any(row.jobs and not row.claimed for row in visited[:last]):  # suspects beside fresh jobs
+            sweep.place = None
+        elif sweep.place is visited[-1] and any(row.jobs for row in visited[last + 1 :]):
+            sweep.place = visited[last]
 
     def phases(self, request: ClaimRequest, keys: list[Key]) -> list[Phase]:
         key = key_of(tuple(_any_value(column.type) for column in self._statements.key))
@@ -184,40 +221,42 @@ class KeyRowLocks(JobLocks):
             Phase("lock", self._lock.statement, candidates),
         ]
 
-    def _visit(self, connection: sa.Connection, size: int) -> list[KeyRow]:
-        """Lock key rows, one page after the other, until their keys have enough candidates."""
-        if time.monotonic() >= self._head_at or not self._per_key.fair:
-            self._place, self._head_at = None, time.monotonic() + 2.0
-        visited: list[KeyRow] = []
-        from_head = self._place is None
-        left = size
-        while left > size // NEARLY and len(visited) < MOST_ROWS:
-            seen = {row.key for row in visited}
-            locked = self._next_rows(connection, min(size, math.ceil(SPARE * left / self._yield)))
+    def _visit(self, connection: sa.Connection, size: int) -> tuple[list[KeyRow], bool]:
+        """Lock key rows, one page after the other, until their keys have enough candidates. Also whether keys without a
+        key row were searched to the end, if there are none.
+        """
+        sweep, visited, seen, left = self._sweep, list[KeyRow](), set[Any](), size
+        while left > size // NEARLY:
+            if len(visited) >= MOST_ROWS:
+                sweep.is_cut = left == size
+                break
+            locked = self._next_rows(connection, min(size, math.ceil(SPARE * left / sweep.jobs_a_key)))
             key_rows = [row for row in locked if row.key not in seen]
             if key_rows:
                 self._find(connection, key_rows, size)
                 visited += key_rows
+                seen.update(row.key for row in key_rows)
                 left -= sum(len(row.jobs) for row in key_rows)
             elif locked:
                 continue
-            elif from_head and not (left == size and self._find_new_keys(connection)):
-                self._place = None
+            elif not sweep.is_from_head:  # key rows that others had locked are before the place
+                sweep.place, sweep.is_from_head = None, True
+            elif left < size:
+                sweep.place = None
                 break
-            else:  # key rows that others had locked are before the place
-                self._place, from_head = None, True
-        return visited
+            elif not (found := self._search.to_the_end(connection, self._statements)):
+                sweep.place = None
+                return visited, found is False
+        return visited, True
 
     def _next_rows(self, connection: sa.Connection, count: int) -> list[KeyRow]:
-        after = self._place
+        after, width = self._sweep.place, len(self._statements.key)
         given: dict[str, Any] = {"claimjobs_rows_wanted": count}
         if after is not None:
-            given |= {AT: after.next_at, **_parts(after.key)}
+            given |= {AT: after.next_at, **parts_of(after.key)}
         rows = self._next[after is not None].rows(connection, given)
-        key_rows = [
-            KeyRow(key_of(key), *map(_aware, instants)) for *key, instants in ((*row[:-3], row[-3:]) for row in rows)
-        ]
-        self._place = key_rows[-1] if key_rows else self._place
+        key_rows = [KeyRow(key_of(row[:width]), *map(_aware, row[width : width + 3]), *row[width + 3 :]) for row in rows]
+        self._sweep.place = key_rows[-1] if key_rows else after
         return key_rows
 
     def _find(self, connection: sa.Connection, key_rows: list[KeyRow], size: int) -> None:
@@ -226,7 +265,7 @@ class KeyRowLocks(JobLocks):
         given = {"claimjobs_per_keys": [row.key for row in key_rows]}
         claimed = {} if limit is None else _by_key(self._count.rows(connection, given))
         for row in key_rows:
-            row.allowed = self._per_key.share(row.key, size)
+            row.allowed = self._per_key.share(row.weight, size)
             if limit is not None:
                 left = limit - claimed.get(row.key, 0)
                 row.allowed, row.is_full = min(row.allowed, left), left <= 0
@@ -238,6 +277,8 @@ class KeyRowLocks(JobLocks):
                 row.waits_until = row.waits_until or due
             elif row.waits_until is None and len(row.jobs) < row.allowed:
                 row.jobs.append((job, group_size))
+            else:
+                row.has_more = True
 
     def _candidates(self, connection: sa.Connection, key_rows: list[KeyRow]) -> Iterator[tuple[KeyRow, Any]]:
         """For each of the first jobs of these keys: its key row; its key, when it is due, whether it is ready, and the
@@ -245,7 +286,8 @@ class KeyRowLocks(JobLocks):
         """
         size = len(self._statements.key) if self._lateral else 0
         by_key = {row.key: row for row in key_rows}
-        each = {"claimjobs_each": max(1, *(row.allowed for row in key_rows))}
+        one_more = self._per_key.pace is not None  # a key without a further job is not held back by its rate
+        each = {"claimjobs_each": max(1, *(row.allowed + one_more for row in key_rows))}
         for only, given in zip(key_rows, self._keys_for_jobs(list(by_key)), strict=False):
             for found in self._jobs.rows(connection, {**given, **each}):
                 *job, due, ready, group_size = found[size:]
@@ -254,18 +296,19 @@ class KeyRowLocks(JobLocks):
 
     def _keys_for_jobs(self, keys: list[Any]) -> list[dict[str, Any]]:
         """The parameters by which the jobs of these keys are found: in one statement, or in one for each key."""
-        return [{"claimjobs_per_keys": keys}] if self._lateral else [_parts(key) for key in keys]
+        return [{"claimjobs_per_keys": keys}] if self._lateral else [parts_of(key) for key in keys]
 
     def _lock_jobs(
         self, connection: sa.Connection, key_rows: list[KeyRow], size: int, marked: Mapping[str, Any]
     ) -> tuple[list[Any], bool]:
         """Lock those of the candidates that are still free. Suspects are claimed alone, as elsewhere."""
         row_of = {job: row for row in key_rows for job, _ in row.jobs}
-        rows = [(*_values(job), group_size) for row in key_rows for job, group_size in row.jobs]
+        rows = [(*values_of(job), group_size) for row in key_rows for job, group_size in row.jobs]
         if not rows:
             return [], False
         candidates, wanted = first_group(rows, size)
-        given = {"claimjobs_candidates": list(islice(candidates, wanted)), "claimjobs_size": wanted}
+        self.tried = list(islice(candidates, wanted))
+        given = {"claimjobs_candidates": self.tried, "claimjobs_size": wanted}
         locked = self._lock.rows(connection, given, self._reader)
         chosen, suspects = first_locked_group(self._reader, locked, wanted)
         jobs = self._reader.jobs(chosen, marked)
@@ -279,31 +322,39 @@ class KeyRowLocks(JobLocks):
 
         A settle that was committed after that claim had counted, and before it was committed, could not see that.
         """
-        keys, self._held_back = self._held_back, []
+        keys, self._sweep.held_back = self._sweep.held_back, []
         claimed = _by_key(self._count.rows(connection, {"claimjobs_per_keys": keys}))
         if free := [key for key in keys if claimed.get(key, 0) < limit]:
             connection.execute(self._statements.call, {"claimjobs_keys": free})
 
     # --- when the keys are next --------------------------------------------------------------------------
 
-    def _place_rows(self, connection: sa.Connection, key_rows: list[KeyRow]) -> int:
-        """Write when these keys are next; return how many stay as they are: they have no job for this claim."""
-        served = [row for row in key_rows if row.claimed]
-        self._held_back = [row.key for row in key_rows if row.is_held_back and row.is_full]
+    def _place_rows(self, connection: sa.Connection, key_rows: list[KeyRow], *, suspects: bool) -> None:
+        """Write when these keys are next. One with suspects stays where it is: an owner with other jobs releases them,
+        and would else be given jobs of other keys for ever.
+        """
+        sweep = self._sweep
+        sweep.held_back = [row.key for row in key_rows if row.is_held_back and row.is_full]
         if self._per_key.pace is not None:
-            self._place_rated(connection, [row for row in key_rows if row.claimed or row.is_held_back])
+            rated = [row for row in key_rows if row.claimed or row.is_held_back]
+            self._place_rated(connection, rated, moves=self._per_key.fair and not suspects)
         else:
             for some in (False, True):  # one that is cut is behind the others, by the clock
-                if keys := [row.key for row in served if row.is_cut is some]:
+                keys = [row.key for row in key_rows if row.claimed and row.is_cut is some and not suspects]
+                if keys:
                     self._serve.count(connection, {"claimjobs_keys": keys})
-            if self._held_back:
-                connection.execute(self._hold_back, {"claimjobs_keys": self._held_back})
+            if sweep.held_back:
+                connection.execute(self._hold_back, {"claimjobs_keys": sweep.held_back})
         self._wait(connection, {row.key: max(row.waits_until, row.now) for row in key_rows if row.waits_until})
         passed = self._end_or_wait(connection, [row for row in key_rows if row.found_none])
-        return passed + sum(bool(row.jobs) and not row.claimed for row in key_rows)
+        sweep.known -= {row.key for row in key_rows if row.claimed}
+        if passed - sweep.known and not sweep.is_cut:  # a job may have been inserted while this claim searched
+            sweep.place = None
+        sweep.known |= passed
+        sweep.without_job |= passed | {row.key for row in key_rows if row.jobs and not row.claimed}
 
-    def _place_rated(self, connection: sa.Connection, key_rows: list[KeyRow]) -> None:
-        """A key is next when the rate allows another job of it."""
+    def _place_rated(self, connection: sa.Connection, key_rows: list[KeyRow], *, moves: bool) -> None:
+        """A key is next when the rate allows another job of it. `moves`: it is behind all others if that is now."""
         pace = self._per_key.pace
         if not key_rows or pace is None:
             return
@@ -313,55 +364,32 @@ class KeyRowLocks(JobLocks):
             wait = max(0.0, lead - (pace.burst - 1) * pace.interval)
             if wait == 0.0 and row.is_full:
                 wait = LONGEST
-            at = row.now + timedelta(seconds=wait)
-            moves = wait > 0 or self._per_key.fair
+            at = row.now + timedelta(seconds=wait) if wait > 0 or moves else row.next_at
             rate_at = row.now + timedelta(seconds=lead)
-            values = {"claimjobs_held_back": wait > 0, "claimjobs_rate_at": rate_at, AT: at if moves else row.next_at}
-            sent.append({**values, **_parts(row.key)})
+            values = {"claimjobs_held_back": wait > 0 and row.has_more, "claimjobs_rate_at": rate_at, AT: at}
+            sent.append({**values, **parts_of(row.key)})
         connection.execute(self._statements.place, sent)
 
-    def _end_or_wait(self, connection: sa.Connection, key_rows: list[KeyRow]) -> int:
-        """No job of these keys was found for this claim. Returns how many have one that is due, for another claim."""
+    def _end_or_wait(self, connection: sa.Connection, key_rows: list[KeyRow]) -> Set[Any]:
+        """No job of these keys was found for this claim. Returns those that have one that is due, for another claim. A
+        key row that knows what was claimed at a rate stays.
+        """
         if not key_rows:
-            return 0
+            return set()
         keys = [row.key for row in key_rows]
         rows = connection.execute(self._statements.waiting, {"claimjobs_per_keys": keys})
         due = {key: at for key, at in _by_key(rows).items() if at is not None}
-        if ended := [key for key in keys if key not in due]:
+        if ended := [row.key for row in key_rows if row.key not in due and not row.lead]:
             connection.execute(self._statements.end, {"claimjobs_keys": ended})
         later = {row.key: due[row.key] for row in key_rows if row.key in due and due[row.key] > row.now}
-        self._wait(connection, later)
-        passed = due.keys() - later.keys()
-        if passed - self._passed:  # a job may have been inserted while this claim searched: the next one begins before
-            self._place = None
-        self._passed = passed
-        return len(passed)
+        rated = {row.key: row.rate_at for row in key_rows if row.key not in due and row.lead and row.rate_at}
+        self._wait(connection, {**later, **rated})
+        return due.keys() - later.keys()
 
     def _wait(self, connection: sa.Connection, until: Mapping[Any, datetime]) -> None:
         """These keys are next at these instants."""
         if until:
-            connection.execute(self._statements.wait, [{AT: at, **_parts(key)} for key, at in until.items()])
-
-    # --- keys without a key row --------------------------------------------------------------------------
-
-    def _find_new_keys(self, connection: sa.Connection) -> bool:
-        """Search the next keys of jobs that wait for some without a key row, and insert it: any program may have
-        inserted such jobs. Returns whether there were some, or there are keys that were not searched.
-        """
-        began, some = time.monotonic(), False
-        while True:
-            after = self._searched
-            given = {"claimjobs_rows_wanted": PAGE, **({} if after is None else _parts(after))}
-            rows = connection.execute(self._unknown[after is not None], given).all()
-            found = [_parts(key_of(key)) for *key, wanted in rows if wanted]
-            if found:
-                connection.execute(self._statements.appear, found)
-                some = True
-            self._searched = key_of(rows[-1][:-1]) if rows else None
-            took = time.monotonic() - began
-            if self._searched is None or took > SEARCH:
-                self._search_at = time.monotonic() + min(SHARE * took, LATEST)
-                return some or self._searched is not None
+            connection.execute(self._statements.wait, [{AT: at, **parts_of(key)} for key, at in until.items()])
 
 
 class Read:
@@ -387,15 +415,6 @@ def _any_value(type_: Any) -> Any:
 def _aware(instant: datetime | None) -> Any:
     """An instant, which some drivers read without the zone that it has: UTC."""
     return instant if instant is None or instant.tzinfo is not None else instant.replace(tzinfo=UTC)
-
-
-def _parts(key: Any) -> dict[str, Any]:
-    """The parameters for one key."""
-    return {PART.format(number): part for number, part in enumerate(_values(key))}
-
-
-def _values(key: Any) -> tuple[Any, ...]:
-    return key if isinstance(key, tuple) else (key,)
 
 
 def _by_key(rows: Iterable[Sequence[Any]]) -> dict[Any, Any]:

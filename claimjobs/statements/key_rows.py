@@ -5,14 +5,16 @@ The parameter `per_keys` is a list of keys of `per_key`, in the form that `diale
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import cached_property
 from typing import Any, Final
+from uuid import UUID
 
 import sqlalchemy as sa
 
 from claimjobs.dialects import Dialect
 from claimjobs.dialects.types import Instant
+from claimjobs.errors import BadArgument
 from claimjobs.statements.find import SUSPECT, Selection, group_size
 from claimjobs.statements.job_rows import JobRows
 from claimjobs.table.columns import CLAIMED
@@ -28,6 +30,7 @@ NOW: Final = "claimjobs_now"
 READY: Final = "claimjobs_is_ready"
 """1; or 0 for a failed job for which the later ones of its key wait."""
 FIRST: Final = "claimjobs_first"
+WEIGHT: Final = "claimjobs_weight"
 SOME: Final = 1_000
 """So many jobs are read for a key without a key row, while a consumer sleeps."""
 PART: Final = "claimjobs_part_{}"
@@ -46,28 +49,41 @@ class KeyStatements:
         selection: Selection,
         job_rows: JobRows,
         held: sa.ColumnElement[bool] | None,
+        weights: Mapping[Any, float],
         now: sa.ColumnElement[Any],
     ) -> None:
-        """`held`: the predicate of a failed job for which later ones wait; None: they do not."""
+        """`held`: the predicate of a failed job for which later ones wait; None: they do not. `weights`: of `per_key`."""
         self._key_rows, self._source, self._dialect, self._now = key_rows, source, dialect, now
-        self._selection, self._job_rows, self._held = selection, job_rows, held
+        self._selection, self._job_rows, self._held, self._weights = selection, job_rows, held, weights
         self.key, self._table = key_rows.key, key_rows.table
 
     # --- key rows ----------------------------------------------------------------------------------------
 
     def next(self, *, after: bool) -> sa.Select[Any]:
-        """Lock the next key rows that nobody has locked, in their order: key, `next_at`, `rate_at`, and the time.
+        """Lock the next key rows that nobody has locked, in their order: key, `next_at`, `rate_at`, the time and, if
+        there are weights, that of the key.
 
         `after`: after the key row of the parameters `claimjobs_next_at` and `claimjobs_part_0` ...
         """
         table = self._table
         order = (table.c.next_at, *self.key)
-        rows = sa.select(*self.key, table.c.next_at, table.c.rate_at, sa.type_coerce(self._now, Instant).label(NOW))
-        rows = rows.where(table.c.next_at <= self._now).order_by(*order).limit(COUNT)
+        columns = (*self.key, table.c.next_at, table.c.rate_at, sa.type_coerce(self._now, Instant).label(NOW))
+        rows = sa.select(*columns, *self._weight).where(table.c.next_at <= self._now).order_by(*order).limit(COUNT)
         if after:
             place = [sa.bindparam(AT, type_=Instant()), *self._one()]
             rows = rows.where(self._dialect.after_values(order, place))
         return rows.with_for_update(skip_locked=True)
+
+    @property
+    def _weight(self) -> Sequence[sa.ColumnElement[float]]:
+        """The database compares the keys: it knows which spellings are the same."""
+        given = [(self._is(key), sa.literal(weight, sa.Double)) for key, weight in self._weights.items()]
+        return [sa.case(*given, else_=sa.literal(1.0, sa.Double)).label(WEIGHT)] if given else []
+
+    def _is(self, key: Any) -> sa.ColumnElement[bool]:
+        """The predicate of a key that a user has written, in a map perhaps as a text."""
+        parts = key if isinstance(key, tuple) else (key,)
+        return sa.and_(*(column == _written(part, column) for column, part in zip(self.key, parts, strict=True)))
 
     def first_due(self, limit: int) -> sa.Select[Any]:
         """The key rows that have been due for the longest time: key, `next_at`, and the time."""
@@ -233,6 +249,15 @@ class KeyStatements:
 
     def _one(self) -> Sequence[sa.BindParameter[Any]]:
         return [sa.bindparam(PART.format(number), type_=column.type) for number, column in enumerate(self.key)]
+
+
+def _written(value: Any, column: sa.Column[Any]) -> Any:
+    """The value of a column that a user has written. Raises BadArgument."""
+    kind = column.type.python_type
+    try:
+        return kind(value) if isinstance(value, str) and kind in (int, UUID) else value
+    except ValueError:
+        raise BadArgument(f"per_key weights: {value!r} is no value of column {column.name!r}: correct it") from None
 
 
 def call(key_rows: KeyRows, now: sa.ColumnElement[Any]) -> sa.Update:

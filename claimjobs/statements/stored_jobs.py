@@ -30,7 +30,7 @@ def last_keys(
     that is a text cannot be reversed: then they are the first ones.
     """
     backwards = [_reversed(part) for part in order]
-    by_order = order if None in backwards else backwards
+    by_order = order if any(part is None for part in backwards) else backwards
     return sa.select(*roles.key).select_from(roles.table).where(is_in_state).order_by(*by_order).limit(LIMIT)
 
 

@@ -1,0 +1,95 @@
+"""KeySearch: finds keys of `per_key` whose jobs wait, and that have no key row, or one that says a later time."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from typing import Any, Final
+
+import sqlalchemy as sa
+
+from claimjobs.job import key_of
+from claimjobs.statements.key_rows import PART, KeyStatements
+
+PAGE: Final = 500
+"""Jobs among whose keys such a key is searched for at once."""
+SEARCH: Final = 0.005
+"""Seconds after which a search beside claims ends. It goes on later."""
+SHARE: Final = 10
+"""It takes at most about one part in so many of the time."""
+LATEST: Final = 0.1
+"""Seconds between two such searches at most, while there are claims."""
+LONGEST: Final = 0.25
+"""Seconds that a claim without a job searches: it has the owner's connection, which is to send heartbeats, too."""
+
+
+class KeySearch:
+    """Goes through all keys, page by page, in one claim after the other: any program may insert jobs. All claims of a
+    Queue have one.
+    """
+
+    def __init__(self) -> None:
+        self._after: Any = None
+        """The last key that was searched; None: the next page is the first one."""
+        self._at = 0.0
+        self._is_busy = True
+        """Whether the last claim got jobs."""
+        self._is_whole = False
+        """Whether no claim got jobs since the first page."""
+
+    def beside_claims(self, connection: sa.Connection, statements: KeyStatements) -> None:
+        """Search for a short time, if that is due while there are jobs to claim."""
+        began = time.monotonic()
+        if not self._is_busy or began < self._at:
+            return
+        while True:
+            self._is_whole = False
+            self._page(connection, statements)
+            took = time.monotonic() - began
+            if self._after is None or took > SEARCH:
+                self._at = time.monotonic() + min(SHARE * took, LATEST)
+                return
+
+    def to_the_end(self, connection: sa.Connection, statements: KeyStatements) -> bool | None:
+        """Search until there is such a key, which has a key row then. False: there is none in all pages, and no claim
+        got a job meanwhile. None: that took too long, and the next claim goes on.
+        """
+        ends = time.monotonic() + LONGEST
+        while True:
+            self._is_whole = self._is_whole or self._after is None
+            if self._page(connection, statements):
+                return True
+            if self._after is None and self._is_whole:
+                self._is_whole = False
+                return False
+            if time.monotonic() > ends:
+                return None
+
+    def note_claim(self, *, jobs: bool) -> None:
+        """A claim got jobs, or none."""
+        self._is_busy = jobs
+        self._is_whole = self._is_whole and not jobs
+
+    def begin_again(self) -> None:
+        """What was found is rolled back."""
+        self._after, self._is_whole = None, False
+
+    def _page(self, connection: sa.Connection, statements: KeyStatements) -> bool:
+        after = self._after
+        given = {"claimjobs_rows_wanted": PAGE, **({} if after is None else parts_of(after))}
+        rows = connection.execute(statements.unknown(after=after is not None), given).all()
+        found = [parts_of(key_of(key)) for *key, wanted in rows if wanted]
+        if found:
+            connection.execute(statements.appear, found)
+        self._after = key_of(rows[-1][:-1]) if rows else None
+        return bool(found)
+
+
+def parts_of(key: Any) -> dict[str, Any]:
+    """The parameters for one key."""
+    return {PART.format(number): part for number, part in enumerate(values_of(key))}
+
+
+def values_of(key: Any) -> Sequence[Any]:
+    """The values of a key's columns."""
+    return key if isinstance(key, tuple) else (key,)
