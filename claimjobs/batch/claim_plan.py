@@ -104,7 +104,7 @@ class ClaimPlans:
             selection, changes = self.selector.selection(where), self.selector.changes(where)
             ready = job_rows(self._backend, self._now).claimable(selection.ready)
             selection = replace(selection, ready=ready)
-            strategy = self.strategy(selection)
+            strategy = self.strategy(selection, sweep=self._sweep)
             keys = self._key_rows(selection)
             self._last = last = ClaimPlan(
                 where,
@@ -133,12 +133,21 @@ class ClaimPlans:
         by: dict[str, Any] = {"selection": selection, "job_rows": rows, "held": held, "weights": per_key.weights}
         return KeyStatements(backend.key_rows, backend.source, backend.dialect, now=at, **by)
 
-    def strategy(self, selection: Selection, *, lock_before_mark: bool = False) -> ClaimStrategy:
-        """How jobs are claimed. `lock_before_mark`: see `strategy_for`."""
+    @property
+    def tried(self) -> Sequence[Key]:
+        """The candidates that the last claim has tried to lock, with `per_key`: they are not the first of the order."""
+        return self._sweep.tried
+
+    def strategy(
+        self, selection: Selection, *, sweep: KeySweep | None = None, lock_before_mark: bool = False
+    ) -> ClaimStrategy:
+        """How jobs are claimed. `sweep`: with `per_key`, that of all claims with this predicate; None: it is for one
+        claim. `lock_before_mark`: see `strategy_for`.
+        """
         locking, key_rows = self._locking, self._key_rows(selection)
         if key_rows is not None and self._per_key is not None:
             self._need_index(selection)
-            locking = KeyLocking(self._per_key, key_rows, self._search, self._sweep)
+            locking = KeyLocking(self._per_key, key_rows, self._search, sweep or KeySweep(self._sweep.place))
         by: dict[str, Any] = {"locking": locking, "lock_before_mark": lock_before_mark}
         return strategy_for(self._backend, selection, self._record, self._now, **by)
 

@@ -108,6 +108,8 @@ class KeySweep:
     """The keys that the last claim has held back, because of the limit."""
     jobs_a_key: float = 1.0
     """How many jobs a key row gave lately."""
+    tried: list[Key] = field(default_factory=list)
+    """The candidates that the last claim has tried to lock."""
 
     def begin(self, *, is_time: bool) -> None:
         """Begin the next claim, at the first key row if it is time."""
@@ -171,8 +173,7 @@ class KeyRowLocks(JobLocks):
     def lock(
         self, connection: sa.Connection, request: ClaimRequest, marked: Mapping[str, Any] = AS_IT_IS
     ) -> ClaimResult:
-        self.tried = []
-        before = self._sweep.place
+        self._sweep.tried, before = [], self._sweep.place
         try:
             return self._locked(connection, request, marked)
         except BaseException:  # the transaction is rolled back
@@ -196,7 +197,8 @@ class KeyRowLocks(JobLocks):
         if sweep.is_cut or not has_searched:
             return LATER
         most = len(sweep.without_job)
-        return LATER if connection.scalar(self._statements.left, {"claimjobs_rows_wanted": most + 1}) > most else NOTHING
+        left = connection.scalar(self._statements.left, {"claimjobs_rows_wanted": most + 1})
+        return LATER if left > most else NOTHING
 
     def _learn(self, visited: list[KeyRow], *, suspects: bool) -> None:
         """How many jobs a key gives; and where the next claim begins: at the first key row that is unused."""
@@ -255,7 +257,8 @@ class KeyRowLocks(JobLocks):
         if after is not None:
             given |= {AT: after.next_at, **parts_of(after.key)}
         rows = self._next[after is not None].rows(connection, given)
-        key_rows = [KeyRow(key_of(row[:width]), *map(_aware, row[width : width + 3]), *row[width + 3 :]) for row in rows]
+        instants, weight = slice(width, width + 3), slice(width + 3, None)
+        key_rows = [KeyRow(key_of(row[:width]), *map(_aware, row[instants]), *row[weight]) for row in rows]
         self._sweep.place = key_rows[-1] if key_rows else after
         return key_rows
 
@@ -307,8 +310,8 @@ class KeyRowLocks(JobLocks):
         if not rows:
             return [], False
         candidates, wanted = first_group(rows, size)
-        self.tried = list(islice(candidates, wanted))
-        given = {"claimjobs_candidates": self.tried, "claimjobs_size": wanted}
+        self._sweep.tried = list(islice(candidates, wanted))
+        given = {"claimjobs_candidates": self._sweep.tried, "claimjobs_size": wanted}
         locked = self._lock.rows(connection, given, self._reader)
         chosen, suspects = first_locked_group(self._reader, locked, wanted)
         jobs = self._reader.jobs(chosen, marked)

@@ -124,6 +124,8 @@ class RowIsolation:
         """The keys of the first candidates. Nothing else of these rows is read. It raises what is wrong with every row,
         as a column that is missing, or `error` if it is the search that takes too long.
         """
+        if self._plans.tried:
+            return [*self._plans.tried[:most]]
         source, selection = self._access.backend.source, plan.selection
         found = sa.select(*source.key).where(selection.found).order_by(*selection.order)
         with self._access.connected_in_utc() as connection:

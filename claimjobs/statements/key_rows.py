@@ -52,7 +52,9 @@ class KeyStatements:
         weights: Mapping[Any, float],
         now: sa.ColumnElement[Any],
     ) -> None:
-        """`held`: the predicate of a failed job for which later ones wait; None: they do not. `weights`: of `per_key`."""
+        """`held`: the predicate of a failed job for which later ones wait; None: they do not. `weights`: those of
+        `per_key`.
+        """
         self._key_rows, self._source, self._dialect, self._now = key_rows, source, dialect, now
         self._selection, self._job_rows, self._held, self._weights = selection, job_rows, held, weights
         self.key, self._table = key_rows.key, key_rows.table
