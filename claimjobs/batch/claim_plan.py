@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any
+from typing import Any, Final
 
 import sqlalchemy as sa
 
@@ -31,6 +32,10 @@ from claimjobs.statements.key_rows import KeyStatements
 from claimjobs.table.backend import Backend
 from claimjobs.table.claim_index import missing_index, sweep_order
 from claimjobs.table.predicates import OrderBy, Where
+
+
+KEYED_SLEEP: Final = 60.0
+"""With `per_key` an idle owner looks at the first jobs only. If these are all of keys that wait, a claim finds others."""
 
 
 @dataclass
@@ -132,6 +137,11 @@ class ClaimPlans:
         at = statement_now() if isinstance(now, database_now) else now
         by: dict[str, Any] = {"selection": selection, "job_rows": rows, "held": held, "weights": per_key.weights}
         return KeyStatements(backend.key_rows, backend.source, backend.dialect, now=at, **by)
+
+    @property
+    def longest_sleep(self) -> float:
+        """Seconds after which an idle loop claims, whether it was told of work or not."""
+        return math.inf if self._per_key is None else KEYED_SLEEP
 
     @property
     def tried(self) -> Sequence[Key]:

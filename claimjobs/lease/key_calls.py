@@ -20,27 +20,29 @@ PATIENCE: Final = 1.0
 
 
 class KeyCalls:
-    """Does nothing for a queue without limits per key. An error has no other effect: the key waits for some seconds."""
+    """Does nothing for a queue without `per_key`. An error has no other effect: the key waits for some seconds."""
 
     def __init__(self, connector: Connector, backend: Backend) -> None:
-        key_rows = backend.key_rows
-        self._connector = connector
-        self._key_rows = key_rows if key_rows is not None and key_rows.limits else None
-        if self._key_rows is not None:
-            self._call_all = statements.call(self._key_rows, database_now())
-            self._call = backend.dialect.restrict_to_keys(self._call_all, self._key_rows.key, None)
+        self._connector, self._key_rows = connector, backend.key_rows
+        if (rows := backend.key_rows) is not None:
+            calls = {which: statements.call(rows, database_now(), given_back=which) for which in (False, True)}
+            self._call_all = calls[False]
+            self._calls = {which: backend.dialect.restrict_to_keys(one, rows.key, None) for which, one in calls.items()}
 
-    def call(self, jobs: Sequence[Job]) -> None:
-        """Jobs were settled, and their claims are committed as such: after a claim that has counted them."""
-        if self._key_rows is None or not jobs:
+    def call(self, jobs: Sequence[Job], *, given_back: bool) -> None:
+        """Jobs were settled, and their claims are committed as such: after a claim that has counted them. `given_back`:
+        some are unclaimed again.
+        """
+        rows = self._key_rows
+        if rows is None or not jobs or not (rows.limits or given_back):
             return
-        names = [column.name for column in self._key_rows.of_jobs]
+        names = [column.name for column in rows.of_jobs]
         keys = dict.fromkeys(key_of([job[name] for name in names]) for job in jobs)
-        self._send(self._call, {"claimjobs_keys": list(keys)})
+        self._send(self._calls[given_back], {"claimjobs_keys": list(keys)})
 
     def call_all(self) -> None:
         """Jobs of any keys were given back."""
-        if self._key_rows is not None:
+        if self._key_rows is not None and self._key_rows.limits:
             self._send(self._call_all, {})
 
     def _send(self, statement: Any, given: dict[str, Any]) -> None:

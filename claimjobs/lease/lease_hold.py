@@ -329,7 +329,7 @@ class LeaseHold(Hold):
             lost = set()
         keys = outcomes.keys()
         self.held.remove(claimed)
-        self._keys.call(claimed.jobs)
+        self._keys.call(claimed.jobs, given_back=not outcomes.all_done)
         if lost:
             outcomes.become(outcomes.only(set(keys) - lost))
         outcomes.count(self._report)

@@ -50,6 +50,9 @@ class Source(Protocol):
     def next_batch(self) -> Batch:
         """The next batch. It may be empty."""
 
+    def has_worked(self) -> bool:
+        """Whether it has settled jobs by itself since the last batch."""
+
     def close(self) -> None:
         """The loop has ended: release what it did not ask for."""
 
@@ -90,6 +93,8 @@ class BatchLoop:
         while not (self._control.stopping or self._is_over):
             began = time.monotonic()
             batch = self._claim()
+            if self._source.has_worked():
+                idleness.worked()
             if batch:
                 yield batch
                 _must_be_settled(batch)
@@ -136,10 +141,10 @@ class BatchLoop:
         sleeper = self._consumer.hold.sleeper
         if sleeper is None or not sleeper.can_sleep() or not idleness.may_sleep:
             return False
-        condition = self._wake_condition(empty, idleness)
+        condition, ends = self._wake_condition(empty, idleness), time.monotonic() + self._consumer.plans.longest_sleep
         with idleness.asleep(costs=condition.work is not None), sleeper.waiting(condition):
             while not self._control.woken(min(CHECK, max(0.0, idleness.left))):
-                if self._is_over or idleness.left <= 0 or not sleeper.is_active:
+                if self._is_over or idleness.left <= 0 or not sleeper.is_active or time.monotonic() > ends:
                     break
         self._control.clear_wake()
         self._consumer.expect_pause()
@@ -239,6 +244,9 @@ class BatchSource:
         if hold.take_following(claimed):
             return self._consumer.batch(claimed, following)
         return self._consumer.claim(self._size, self.where, following)
+
+    def has_worked(self) -> bool:
+        return False  # the loop hands out each batch, and knows when it is settled
 
     def close(self) -> None:
         """Release the batch that was not asked for. The settle of an open batch claims no next one any more."""

@@ -168,7 +168,11 @@ class EventLoop(Executor):
 
     def _run(self) -> None:
         with asyncio.Runner(loop_factory=lambda: self._loop) as runner:  # it cancels what is left at its end
-            runner.run(self._until_ended())
+            main = runner.get_loop().create_task(self._until_ended())
+            while not main.done():
+                # A task that a handler has made ends the loop by these. The handler gets them, too, where it awaits it.
+                with contextlib.suppress(SystemExit, KeyboardInterrupt):
+                    self._loop.run_until_complete(main)
 
     async def _until_ended(self) -> None:
         watch = asyncio.create_task(self._watch())

@@ -80,6 +80,7 @@ class JobPool:
         self._backoff, self._claim_at = Backoff(FIRST_PAUSE, max(poll, FIRST_PAUSE)), 0.0
         self._looked_at = 0.0
         self._fruitless = 0
+        self._has_worked = False
         self.drains = False
         """Whether the loop of this pool ends when no job is due."""
         self._is_cancelled = False
@@ -122,6 +123,10 @@ class JobPool:
             self._is_cancelled = True
             raise
         return self._consumer.batch(NOTHING)
+
+    def has_worked(self) -> bool:
+        worked, self._has_worked = self._has_worked, False
+        return worked
 
     def take(self, batch: Batch) -> None:
         """Let the handler have the jobs of a batch."""
@@ -217,6 +222,7 @@ class JobPool:
             self._settle_group(items)
         if not by_owner:
             return None
+        self._has_worked = True
         self._observer.note_held(self._items)
         claimed = self._following.take()
         return self._consumer.batch(claimed, ahead=True) if self._hold.take_following(claimed) else None

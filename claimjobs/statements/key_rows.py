@@ -31,6 +31,7 @@ READY: Final = "claimjobs_is_ready"
 """1; or 0 for a failed job for which the later ones of its key wait."""
 FIRST: Final = "claimjobs_first"
 WEIGHT: Final = "claimjobs_weight"
+WANTED: Final = "claimjobs_is_wanted"
 SOME: Final = 1_000
 """So many jobs are read for a key without a key row, while a consumer sleeps."""
 PART: Final = "claimjobs_part_{}"
@@ -111,13 +112,13 @@ class KeyStatements:
 
     @property
     def is_due(self) -> sa.ColumnElement[Any]:
-        """A scalar that is NULL if no key is due, and the keys of the first jobs that are ready have key rows."""
+        """A scalar that is NULL if no key is due, and the first jobs that are ready have none that a search would find."""
         table, jobs = self._table, self._key_rows.of_jobs
         due = sa.select(sa.literal(1)).where(table.c.next_at <= self._now).order_by(table.c.next_at).limit(1)
         first = sa.select(*jobs).where(self._selection.found).order_by(*jobs, *self._selection.order).limit(SOME)
         ready = first.select_from(self._source.table).subquery("claimjobs_ready")
-        same = sa.and_(*(ready.c[job.name] == row for job, row in zip(jobs, self.key, strict=True)))
-        new = sa.select(sa.literal(1)).select_from(ready).where(~sa.exists().where(same).correlate(ready)).limit(1)
+        found = self._missing(sa.select(ready).distinct().subquery("claimjobs_found")).subquery("claimjobs_wanted")
+        new = sa.select(sa.literal(1)).select_from(found).where(found.c[WANTED] == 1).limit(1)
         return sa.func.coalesce(due.scalar_subquery(), new.scalar_subquery())
 
     def serve(self, *, moves: bool) -> sa.Update:
@@ -233,7 +234,8 @@ class KeyStatements:
         here = self._jobs_of([keys.c[job.name] for job in self._key_rows.of_jobs])
         first = self._first(here).with_only_columns(self._ready, maintain_column_froms=True).limit(1).correlate(keys)
         wanted = sa.case((none, 1), (sa.and_(asleep, first.scalar_subquery() == 1), 1), else_=0)
-        return sa.select(*(keys.c[name] for name in names), wanted).order_by(*(keys.c[name] for name in names))
+        found = [keys.c[name] for name in names]
+        return sa.select(*found, wanted.label(WANTED)).order_by(*found)
 
     @cached_property
     def appear(self) -> sa.Executable:
@@ -262,7 +264,10 @@ def _written(value: Any, column: sa.Column[Any]) -> Any:
         raise BadArgument(f"per_key weights: {value!r} is no value of column {column.name!r}: correct it") from None
 
 
-def call(key_rows: KeyRows, now: sa.ColumnElement[Any]) -> sa.Update:
-    """Jobs were settled or given back: a key that was held back is next now. A claim may hold it back again."""
+def call(key_rows: KeyRows, now: sa.ColumnElement[Any], *, given_back: bool = False) -> sa.Update:
+    """Jobs were settled: a key that was held back is next now. A claim may hold it back again. `given_back`: also one
+    of which no job was due before.
+    """
     table = key_rows.table
-    return sa.update(table).where(table.c.held_back).values(next_at=now, held_back=False)
+    which = sa.or_(table.c.held_back, table.c.next_at > now) if given_back else table.c.held_back
+    return sa.update(table).where(which).values(next_at=now, held_back=False)

@@ -14,6 +14,8 @@ import pytest
 import sqlalchemy as sa
 
 from claimjobs import Batch, PerKey, Queue, Retry, job_table, key_tables, make, side_car_tables
+from claimjobs.claim import key_locking, key_search
+from claimjobs.errors import BadArgument
 from claimjobs.options import Liveness
 from claimjobs.statements.key_rows import PART
 from tests.backends import Backend, Clock
@@ -374,6 +376,111 @@ def test_jobs_of_a_small_key_are_found_whatever_statistics_say(backend: Backend)
             assert backend.rows_read(connection, statement, values) <= FEW_ROWS, str(statement)
 
 
+# --- many keys, of which no claim has a job ------------------------------------------------------------------
+
+
+@pytest.fixture
+def small_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As if there were thousands of keys: a claim reads few key rows, and a search few keys."""
+    monkeypatch.setattr(key_locking, "MOST_ROWS", 10)
+    monkeypatch.setattr(key_search, "PAGE", 5)
+    monkeypatch.setattr(key_search, "SEARCH", 0.0)
+
+
+@pytest.mark.usefixtures("small_steps")
+@pytest.mark.parametrize("fair", [True, False])
+def test_a_job_behind_many_keys_of_other_predicates_is_claimed(backend: Backend, fair: bool) -> None:
+    queue = mails(backend, PerKey("customer", fair=fair), range(45), where="d = 'mine'")
+    for customer in range(45):  # a key row each, whatever the predicate
+        backend.run(f"INSERT INTO mails_keys (customer) VALUES ({customer})")
+    backend.run("UPDATE mails SET d = 'mine' WHERE customer = 44")
+    claims = [queue.claim(3) for _ in range(8)]
+    assert [ids(batch) for batch in claims if batch] == [[45]]
+
+
+@pytest.mark.usefixtures("small_steps")
+def test_a_drain_ends_beside_many_keys_of_other_predicates(backend: Backend) -> None:
+    queue, done = mails(backend, PerKey("customer"), range(25), where="customer = 3"), list[int]()
+    for batch in queue.batches(drain=True):
+        with batch:
+            done += ids(batch)
+            batch.done()
+    assert done == [4]
+    assert queue.stats().not_in_queue == 24
+
+
+@pytest.mark.usefixtures("small_steps")
+def test_a_drain_finds_the_follow_up_of_its_last_job(backend: Backend) -> None:
+    """Its key is before the place where the search for new keys is."""
+    queue, done = mails(backend, PerKey("customer")), list[int]()
+    queue.enqueue({"id": n, "customer": n, "run_at": datetime(2100, 1, 1, tzinfo=UTC)} for n in range(10, 40))
+    backend.insert("mails", [{"id": 50, "customer": 50}])
+    for batch in queue.batches(drain=True):
+        with batch:
+            if 50 in ids(batch):
+                backend.insert("mails", [{"id": 1, "customer": 1}])
+            done += ids(batch)
+            batch.done()
+    assert done == [50, 1]
+
+
+def test_a_search_through_very_many_keys_takes_several_claims(
+    backend: Backend, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The owner's connection is needed for its heartbeat, too."""
+    monkeypatch.setattr(key_search, "PAGE", 5)
+    monkeypatch.setattr(key_search, "LONGEST", 0.0)
+    queue = mails(backend, PerKey("customer"))
+    queue.enqueue({"id": n, "customer": n, "run_at": datetime(2100, 1, 1, tzinfo=UTC)} for n in range(12))
+    assert [queue.claim().contended for _ in range(6)] == [True, True, True, False, True, True]
+
+
+@pytest.mark.usefixtures("small_steps")
+def test_a_function_as_predicate_forgets_no_search(backend: Backend) -> None:
+    queue, done = mails(backend, PerKey("customer"), [n % 30 for n in range(300)]), set[int]()
+    for _ in range(40):
+        with queue.claim(2, where=_always) as batch:
+            done |= {job["customer"] for job in batch.jobs}
+            batch.done()
+    assert len(done) == 30
+
+
+def _always() -> sa.ColumnElement[bool]:
+    return sa.text("customer >= 0")  # type: ignore[return-value]
+
+
+def test_a_rate_is_kept_when_a_key_has_no_job_for_a_while(backend: Backend, clock: Clock) -> None:
+    queue = mails(backend, PerKey("customer", rate="2/h", burst=2), now=clock.sql)
+    claimed = 0
+    for number in range(1, 6):
+        queue.enqueue([{"id": number, "customer": 7}])
+        for _ in range(2):
+            with queue.claim() as batch:
+                claimed += len(batch)
+                batch.done()
+    assert claimed == 2
+    clock.now += timedelta(minutes=31)
+    assert len(queue.claim()) == 1
+
+
+def test_a_drain_does_not_wait_for_the_rate_of_a_key_without_jobs(backend: Backend) -> None:
+    queue, done = mails(backend, PerKey("customer", rate="1/h"), [7]), list[int]()
+    for batch in queue.batches(drain=True):
+        with batch:
+            done += ids(batch)
+            batch.done()
+    assert done == [1]
+
+
+def test_weights_are_of_keys_as_the_database_compares_them(backend: Backend) -> None:
+    """A map has texts, and so has who copies a key from a page."""
+    queue = mails(backend, PerKey("customer", weights={"7": 3}), [6] * 60 + [7] * 60)
+    customers = Counter(job["customer"] for job in queue.claim(40).jobs)
+    assert customers == {6: 7, 7: 20}
+    with pytest.raises(BadArgument, match="'seven' is no value of column 'customer'"):
+        backend.bare_queue(MAILS, per_key=PerKey("customer", weights={"seven": 3})).claim()
+
+
 # --- with suspects, with sleeping consumers, without key rows, explained ------------------------------------
 
 
@@ -384,6 +491,16 @@ def test_suspects_are_claimed_alone_and_keep_to_the_limit(backend: Backend, cloc
     assert len(spoil(queue, 4)) == 4
     clock.now += timedelta(seconds=5)
     assert len(queue.claim(4)) == 2  # half of them
+
+
+def test_suspects_that_wait_for_the_jobs_in_hand_are_next(backend: Backend) -> None:
+    """A key with suspects is not behind all others, although a claim has met it."""
+    queue = mails(backend, PerKey("customer"), [7, 7, *[8] * 9], retry=Retry(base=0.0, cap=0.0))
+    backend.run("UPDATE mails SET suspect = 2 WHERE customer = 7")
+    in_hand = queue.claim(1, where="customer = 8")
+    assert not queue.claim(1)
+    in_hand.release()
+    assert ids(queue.claim(1)) == [1]
 
 
 def test_jobs_whose_batch_failed_between_search_and_lock_are_taken_in_halves(backend: Backend) -> None:
@@ -413,6 +530,28 @@ def test_a_sleeping_consumer_is_woken_and_finds_a_new_key(backend: Backend) -> N
     finally:
         queue.stop()
         thread.join(60)
+
+
+@KINDS
+def test_a_job_of_a_key_that_was_to_be_later_is_work(backend: Backend, clock: Clock, kind: dict[str, Any]) -> None:
+    """An idle owner asks that. The key row is about a job of next year."""
+    queue = mails(backend, PerKey("customer"), kind=kind, now=clock.sql)
+    queue.enqueue([{"id": 1, "customer": 7, "run_at": clock.now + timedelta(days=365)}])
+    assert not queue.claim()
+    assert not queue.claim()
+
+    def is_work() -> bool:
+        work = sa.select(queue._consumer.plans.plan(None).work)
+        with backend.engine.connect() as connection:
+            return connection.scalar(work) is not None
+
+    assert not is_work()
+    backend.insert("mails", [{"id": 2, "customer": 7, "run_at": clock.now - timedelta(seconds=1)}])
+    assert is_work()
+    with queue.claim() as batch:
+        batch.fail(batch[0], "not yet", retry_in=5)
+    clock.now += timedelta(seconds=6)
+    assert is_work()
 
 
 @KINDS
