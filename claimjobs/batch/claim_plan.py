@@ -35,7 +35,7 @@ from claimjobs.table.predicates import OrderBy, Where
 
 
 KEYED_SLEEP: Final = 60.0
-"""With `per_key` an idle owner looks at the first jobs only. If these are all of keys that wait, a claim finds others."""
+"""With `per_key` an idle owner looks at the first jobs only. If their keys wait, only a claim finds others."""
 
 
 @dataclass

@@ -112,7 +112,7 @@ class KeyStatements:
 
     @property
     def is_due(self) -> sa.ColumnElement[Any]:
-        """A scalar that is NULL if no key is due, and the first jobs that are ready have none that a search would find."""
+        """A scalar that is NULL if no key is due, and a search would find none among the first jobs that are ready."""
         table, jobs = self._table, self._key_rows.of_jobs
         due = sa.select(sa.literal(1)).where(table.c.next_at <= self._now).order_by(table.c.next_at).limit(1)
         first = sa.select(*jobs).where(self._selection.found).order_by(*jobs, *self._selection.order).limit(SOME)
