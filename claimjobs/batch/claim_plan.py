@@ -33,7 +33,6 @@ from claimjobs.table.backend import Backend
 from claimjobs.table.claim_index import missing_index, sweep_order
 from claimjobs.table.predicates import OrderBy, Where
 
-
 KEYED_SLEEP: Final = 60.0
 """With `per_key` an idle owner looks at the first jobs only. If their keys wait, only a claim finds others."""
 
