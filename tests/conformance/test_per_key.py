@@ -495,6 +495,23 @@ def test_suspects_are_claimed_alone_and_keep_to_the_limit(backend: Backend, cloc
     assert len(queue.claim(4)) == 2  # half of them
 
 
+def test_a_row_that_no_claim_can_take_is_found_behind_a_key_that_waits(backend: Backend) -> None:
+    """The candidates of a claim per key are not the first jobs of the order."""
+    in_order = PerKey("customer", in_order=True)
+    queue = mails(backend, in_order, [*[7] * 70, 8, 9], retry=Retry(base=600.0, cap=600.0))
+    with queue.claim(1) as batch:
+        batch.fail(batch[0], "not now")
+    if backend.family == "postgres":
+        body = "BEGIN IF NEW.id = 71 THEN RAISE EXCEPTION ''not this''; END IF; RETURN NEW; END"
+        backend.run(f"CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS '{body}'")
+        how = "EXECUTE FUNCTION refuse()"
+    else:
+        how = "BEGIN IF NEW.id = 71 THEN SIGNAL SQLSTATE '45000' SET MESSAGE_TEXT = 'not this'; END IF; END"
+    backend.run(f"CREATE TRIGGER refuse BEFORE UPDATE ON mails FOR EACH ROW {how}")
+    found = [queue.claim(10) for _ in range(3)]
+    assert [ids(batch) for batch in found if batch] == [[72]]
+
+
 def test_suspects_that_wait_for_the_jobs_in_hand_are_next(backend: Backend) -> None:
     """A key with suspects is not behind all others, although a claim has met it."""
     queue = mails(backend, PerKey("customer"), [7, 7, *[8] * 9], retry=Retry(base=0.0, cap=0.0))

@@ -349,6 +349,38 @@ def test_a_plain_function_that_returns_a_coroutine_fails_its_job(anywhere: Backe
     assert "returned a coroutine, which nothing runs" in anywhere.rows()[0]["last_error"]
 
 
+def test_a_task_of_a_handlers_own_that_exits_fails_its_job_alone(anywhere: Backend) -> None:
+    """asyncio lets such an error out of the loop."""
+
+    async def leave() -> None:
+        raise SystemExit(3)
+
+    async def handle(job: Job) -> None:
+        if job.d == "0001":
+            await asyncio.gather(leave(), asyncio.sleep(0))
+        await asyncio.sleep(0.01)
+
+    queue = anywhere.queue(on_done="keep", retry=Retry(attempts=1))
+    queue.enqueue(jobs(6))
+    queue.work(handle, concurrency=3, drain=True)
+    assert done(anywhere) == {"done": 5, "dead": 1}
+
+
+@EXECUTORS
+def test_the_time_without_work_begins_when_the_last_job_has_ended(anywhere: Backend, executor: str) -> None:
+    queue, begun = anywhere.queue(retry=Retry(attempts=2, base=0.0, cap=0.0)), list[float]()
+
+    def fail_late(job: Job) -> Iterator[None]:
+        begun.append(time.monotonic())
+        while time.monotonic() < begun[-1] + 1.2:
+            yield
+        raise ValueError("no")
+
+    queue.enqueue(jobs(1))
+    queue.work(handler_of(executor, fail_late), idle=1.0, poll=0.05)
+    assert len(begun) == 2  # its retry was found, too
+
+
 def test_a_handler_that_blocks_its_loop_is_told_once_by_its_name(
     anywhere: Backend, caplog: pytest.LogCaptureFixture
 ) -> None:
