@@ -11,6 +11,7 @@ import sqlalchemy as sa
 from claimjobs.callables import deferred
 from claimjobs.claim.locking import Locking
 from claimjobs.dialects import Dialect
+from claimjobs.errors import BadArgument
 from claimjobs.options import (
     CLAIMS,
     FINISHES,
@@ -81,13 +82,17 @@ class Settings:
         if self.per_key is not None:
             self._check_per_key(self.per_key)
 
+    def need_lease(self, why: str) -> None:
+        """Raises BadArgument, with these words, if open transactions hold the claims."""
+        if not self.by_lease:
+            raise BadArgument(why)
+
     def _check_per_key(self, per_key: PerKey) -> None:
         if not isinstance(per_key, PerKey):
             raise ValueError(f"per_key={per_key!r}: give a PerKey, such as PerKey('customer_id', at_most=2)")  # noqa: TRY004
-        if not self.by_lease:
-            raise ValueError(
-                "per_key needs hold='lease': what an open transaction has claimed is seen by nobody, and not counted"
-            )
+        self.need_lease(
+            "per_key needs hold='lease': what an open transaction has claimed is seen by nobody, and not counted"
+        )
         if self.locking is not None:
             raise ValueError("per_key locks jobs in a way of its own: leave out locking, or per_key")
 

@@ -298,10 +298,7 @@ class Queue(QueueOperations):
         All that is sent to the database is sent in a thread. In the block it is as in `with batch`: a job is done when
         `for job in batch` asks for the next one. Raises BadArgument with `hold="transaction"`, whose connection blocks.
         """
-        if not self._chosen.by_lease:
-            raise BadArgument(
-                "hold='transaction' has a connection that would block the event loop: loop over `batches`"
-            )
+        self._chosen.need_lease("hold='transaction' would block the event loop by its connection: loop over `batches`")
         loop = self._loop(size, where, drain=drain, poll=poll, idle=idle)
         batches = self._run(loop)
         with ThreadPoolExecutor(1, thread_name_prefix="claimjobs batches") as thread:
@@ -339,8 +336,7 @@ class Queue(QueueOperations):
         _check_size(size)
         if not isinstance(concurrency, int) or isinstance(concurrency, bool) or concurrency < 1:
             raise BadArgument(f"concurrency={concurrency!r}: give a whole number from 1")
-        if not self._chosen.by_lease:
-            raise BadArgument("hold='transaction' handles one job after the other: loop over `batches`")
+        self._chosen.need_lease("hold='transaction' handles one job after the other: loop over `batches`")
         pool = JobPool(self._consumer, size, where, concurrency, poll=poll, observer=observer or PoolObserver())
         pool.executor, pool.drains = executor_of(handler, concurrency, pool), bool(drain)
         loop = BatchLoop(self._consumer, pool, drain=drain, poll=poll, idle=idle)
