@@ -340,13 +340,10 @@ def described(backend: Backend) -> list[Any]:
 
 def test_the_text_of_ddl_makes_what_make_makes(backend: Backend) -> None:
     """Also with percent signs, which SQLAlchemy doubles for drivers that replace parameters."""
-    text = ddl_statements(backend.engine, tables_for(PERCENT))
     make(backend.engine, tables_for(PERCENT))
     made = described(backend)
-    with backend.engine.begin() as connection:
-        for table in tables_for(PERCENT):
-            table.drop(connection)
-    alter(backend.engine, PERCENT, text)
+    PERCENT.metadata.drop_all(backend.engine)
+    alter(backend.engine, PERCENT, ddl_statements(backend.engine, [PERCENT]))
     assert described(backend) == made
     assert [column for column in made if column[0] == "rate %" and "5%" in column[1] and column[2] == "50% or %s"]
 

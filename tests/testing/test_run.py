@@ -118,6 +118,24 @@ def test_rows_of_a_transaction_that_is_rolled_back_are_worked_in_it(backend: Bac
     assert [(row["address"], row["status"]) for row in backend.rows("mails")] == [("dan", "unclaimed")]
 
 
+@pytest.mark.parametrize("end", ["rollback", "commit"])
+def test_the_savepoint_of_a_test_suite_stays(backend: Backend, end: str) -> None:
+    queue = backend.queue(MAILS, hold="transaction")
+    with backend.new_engine().connect() as connection, connection.begin():
+        connection.begin_nested()
+        queue.enqueue(some("dan"), connection)
+        with sa.orm.Session(connection, join_transaction_mode="create_savepoint") as session:
+            queue.enqueue(some("ada"), session)
+            assert [result.state for result in run(queue, count, connection=session)] == ["done", "done"]
+            getattr(session, end)()
+        left = connection.scalars(sa.select(MAILS.c.address)).all()
+        assert left == (["dan"] if end == "rollback" else [])
+
+
+def count(job: Job, connection: sa.Connection) -> None:
+    connection.execute(sa.select(sa.func.count()).select_from(MAILS))
+
+
 def into_the_archive(job: Job, connection: sa.Connection) -> None:
     connection.execute(sa.insert(MAILS).values(address=f"copy of {job.address}", status="done"))
     if job.address == "bob":
