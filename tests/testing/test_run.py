@@ -144,7 +144,6 @@ def test_rows_of_a_transaction_that_is_rolled_back_are_worked_in_it(backend: Bac
 def test_the_savepoint_of_a_test_suite_stays(backend: Backend, end: str) -> None:
     queue = backend.queue(MAILS, hold="transaction")
     with backend.new_engine().connect() as connection, connection.begin():
-        connection.begin_nested()
         queue.enqueue(some("dan"), connection)
         with sa.orm.Session(connection, join_transaction_mode="create_savepoint") as session:
             queue.enqueue(some("ada"), session)
