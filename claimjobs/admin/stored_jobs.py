@@ -57,10 +57,11 @@ class StoredJob(NamedTuple):
 
     @property
     def columns(self) -> dict[str, Any]:
-        """The value of each column, or why it cannot be read; first the state. Where a side-car has a column of the
-        same name, that one is shown, and the user's as `row.NAME`.
+        """The value of each column, or why it cannot be read; first the state. A user's column with the name of the
+        state, or of another value in a column of a side-car, is shown as `row.NAME`.
         """
-        shown = {STATE: self.state} | {name: self.job.shown(name) for name in self.job}
+        row = {name: self.job.shown(name) for name in self.job}
+        shown = {STATE: self.state} | {f"row.{name}" if name == STATE else name: row[name] for name in row}
         if self.record is None or self.record is self.job:
             return shown
         record = {name: self.record.shown(name) for name in self.record}

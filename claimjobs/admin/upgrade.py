@@ -17,7 +17,7 @@ from claimjobs.database.error_translation import reason
 from claimjobs.dialects.table_rules import SchemaStep
 from claimjobs.errors import ClaimjobsError, TableMissing, UnfitTable
 from claimjobs.table.create import alter
-from claimjobs.table.ddl import text
+from claimjobs.table.ddl import table_name, text
 from claimjobs.table.definitions import MADE_BY, OWNER_TABLE, SCHEMA, SHARED_TABLES, version_of
 from claimjobs.table.reflection import resolve
 
@@ -82,7 +82,7 @@ def _outdated(engine: sa.Engine, table: sa.Table, steps: Sequence[SchemaStep]) -
             f"table {table.fullname!r} has schema {version}, and this version of claimjobs knows schemas up to {SCHEMA}"
             ": upgrade with the later version of claimjobs"
         )
-    name, kind = engine.dialect.identifier_preparer.format_table(table), _kind(table)
+    name, kind = table_name(engine, table), _kind(table)
     needed = [step for step in steps if step.version > version and step.kind == kind]
     changes: list[tuple[str, ...]] = [
         (step.statement.format(table=name), _comment(engine, table, step.version)) for step in needed
@@ -102,5 +102,4 @@ def _kind(table: sa.Table) -> str:
 def _comment(engine: sa.Engine, table: sa.Table, version: int) -> str:
     ours = re.sub(rf"{MADE_BY}, schema \d+", f"{MADE_BY}, schema {version}", table.comment or "")
     described = sa.Table(table.name, sa.MetaData(schema=table.schema), comment=ours)
-    statement = text(sa.schema.SetTableComment(described), engine).removesuffix(";")
-    return statement.replace("%%", "%")  # SQLAlchemy doubles it for statements with parameters
+    return text(sa.schema.SetTableComment(described), engine).removesuffix(";")

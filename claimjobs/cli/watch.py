@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import select
+import signal
 import sys
 import termios
 import time
@@ -28,7 +29,7 @@ from claimjobs.database.error_translation import reason
 from claimjobs.errors import ClaimjobsError
 from claimjobs.key_text import visible
 from claimjobs.queue.queue import Queue
-from claimjobs.signals import graceful
+from claimjobs.signals import graceful, on_signals
 
 EVERY: Final = 2.0
 """Seconds between two readings."""
@@ -169,11 +170,15 @@ class _Watch:
 
 @contextmanager
 def _keys() -> Iterator[None]:
-    """Let each key be read at once, and show none, for a `with` block."""
+    """Let each key be read at once, and show none, for a `with` block, which Ctrl-C and SIGTERM end."""
     before = termios.tcgetattr(sys.stdin)
-    tty.setcbreak(sys.stdin)
     try:
-        with suppress(KeyboardInterrupt):
+        with suppress(KeyboardInterrupt), on_signals(_interrupt, signal.SIGTERM):
+            tty.setcbreak(sys.stdin)
             yield
     finally:
         termios.tcsetattr(sys.stdin, termios.TCSADRAIN, before)
+
+
+def _interrupt(_number: int) -> None:
+    raise KeyboardInterrupt

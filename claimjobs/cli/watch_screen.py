@@ -50,10 +50,12 @@ class WatchScreen:
         seen, room = self._seen, (options.height or console.size.height) - ABOVE_OWNERS - 1
         keys = min(len(seen.keys), room // 3)
         room -= keys + 2 if keys > 0 else 0
-        failed = [*seen.retrying, *seen.dead][: max(room // 3, room - len(seen.owners) - 4)]
+        most = max(0, room // 3, room - len(seen.owners) - 4)
+        dead = min(len(seen.dead), max(most // 2, most - len(seen.retrying)))
+        failed = [*seen.retrying[: most - dead], *seen.dead[:dead]]
         owners = room - 1 - (len(failed) + 2 if failed else 0)
         parts: list[Any] = [self._headline(), Text(), self._states(options.max_width)]
-        parts += [Text(" · ".join(outlook(seen, self._history))), Text(), self._owners(owners)]
+        parts += [_cut(Text(" · ".join(outlook(seen, self._history)))), Text(), self._owners(owners)]
         if keys > 0:
             parts += [Text(), self._keys(keys)]
         if failed:

@@ -18,6 +18,7 @@ from claimjobs.errors import ClaimjobsError
 from claimjobs.log_events import WAKE_FAILED
 from claimjobs.statements.idle import wake
 from claimjobs.table.backend import Backend
+from claimjobs.table.ddl import table_name
 
 A_BATCH: Final = 100
 """Rows for which one owner is woken."""
@@ -36,7 +37,7 @@ class Notifier:
         """`session_locks`: whether owners may hold a session lock, by which the session to interrupt is found."""
         self._engine = engine
         self._dialect = backend.dialect
-        jobs = engine.dialect.identifier_preparer.format_table(backend.source.table)
+        jobs = table_name(engine, backend.source.table)
         self._choose = wake(backend.owners, backend.dialect, jobs)
         self._claims = backend.roles.claims
         can = backend.dialect.wakes and (session_locks or not backend.dialect.interrupts)

@@ -50,8 +50,16 @@ def ddl_statements(
 
 def text(sql: Any, bind: Bind) -> str:
     """One statement as text that can be run."""
-    lines = str(sql.compile(dialect=bind.dialect)).strip().replace("\t", "    ").splitlines()
+    lines = undoubled(str(sql.compile(dialect=bind.dialect)), bind.dialect).strip().replace("\t", "    ").splitlines()
     return "\n".join(line.rstrip() for line in lines) + ";"
+
+
+def undoubled(sql: str, dialect: sa.Dialect) -> str:
+    """What SQLAlchemy has written, as the database reads it: for many drivers each percent sign is doubled, because
+    they replace parameters by it.
+    """
+    doubles = "%%" in dialect.identifier_preparer.quote_identifier("%")
+    return sql.replace("%%", "%") if doubles else sql
 
 
 def table_comment(table: sa.Table) -> sa.schema.SetTableComment:
@@ -65,7 +73,7 @@ def add_column(bind: Bind, table: sa.Table, column: sa.Column[Any]) -> str:
     """The statement that adds a column, with a default or NULL for existing rows."""
     # An enum may be a separate type, which would have to be made first.
     type_ = sa.String(column.type.length) if isinstance(column.type, sa.Enum) else column.type
-    return f"ALTER TABLE {_name(bind, table)} ADD COLUMN {_column(bind, table, column, type_)};"
+    return f"ALTER TABLE {table_name(bind, table)} ADD COLUMN {_column(bind, table, column, type_)};"
 
 
 def add_value(bind: Bind, column: sa.Column[Any], value: str) -> str:
@@ -73,9 +81,9 @@ def add_value(bind: Bind, column: sa.Column[Any], value: str) -> str:
     kind: Any = column.type
     if kind.name:
         preparer: Any = bind.dialect.identifier_preparer
-        return f"ALTER TYPE {preparer.format_type(kind)} ADD VALUE '{value}';"
+        return f"ALTER TYPE {undoubled(preparer.format_type(kind), bind.dialect)} ADD VALUE '{value}';"
     wider = _column(bind, column.table, column, type(kind)(*kind.enums, value))
-    return f"ALTER TABLE {_name(bind, column.table)} MODIFY COLUMN {wider};"
+    return f"ALTER TABLE {table_name(bind, column.table)} MODIFY COLUMN {wider};"
 
 
 def _column(bind: Bind, table: Any, column: sa.Column[Any], type_: sa.types.TypeEngine[Any]) -> str:
@@ -83,11 +91,12 @@ def _column(bind: Bind, table: Any, column: sa.Column[Any], type_: sa.types.Type
     default: Any = column.server_default.arg if isinstance(column.server_default, sa.DefaultClause) else None
     same = sa.Column(column.name, type_, nullable=column.nullable, server_default=default, comment=column.comment)
     sa.Table(table.name, sa.MetaData(), same)
-    return str(sa.schema.CreateColumn(same).compile(dialect=bind.dialect))
+    return undoubled(str(sa.schema.CreateColumn(same).compile(dialect=bind.dialect)), bind.dialect)
 
 
-def _name(bind: Bind, table: Any) -> str:
-    return bind.dialect.identifier_preparer.format_table(table)
+def table_name(bind: Bind, table: Any) -> str:
+    """The name of a table, with its schema, as a statement writes it."""
+    return undoubled(bind.dialect.identifier_preparer.format_table(table), bind.dialect)
 
 
 # --- the trigger that wakes idle consumers at each INSERT of any program -------------------------------------
@@ -107,18 +116,18 @@ def trigger_of(bind: Bind) -> WakeTrigger:
 
 def make_statement(bind: Bind, table: sa.Table, claims: sa.Table) -> str:
     """The statement that makes the trigger. `claims`: the table with the claims; that of the owners is beside it."""
-    return trigger_of(bind).make(_name(bind, table), _name(bind, claims), OWNER_TABLE)
+    return trigger_of(bind).make(table_name(bind, table), table_name(bind, claims), OWNER_TABLE)
 
 
 def drop_statement(bind: Bind, table: sa.Table) -> str:
     """The statement that drops it."""
-    return trigger_of(bind).drop(_name(bind, table))
+    return trigger_of(bind).drop(table_name(bind, table))
 
 
 def has_wake_trigger(connection: sa.Connection, table: sa.Table) -> bool:
     """Whether the table has it."""
     trigger = dialect_named_by(connection).wake_trigger
-    return trigger is not None and bool(connection.scalar(sa.select(trigger.is_there(_name(connection, table)))))
+    return trigger is not None and bool(connection.scalar(sa.select(trigger.is_there(table_name(connection, table)))))
 
 
 # --- names -------------------------------------------------------------------------------------------------------

@@ -16,7 +16,7 @@ from claimjobs.options import LEAVE, Finish
 from claimjobs.table.columns import DONE, OURS, STATES, Columns
 from claimjobs.table.ddl import table_comment, text
 from claimjobs.table.definitions import DEMONSTRATION, MADE_BY
-from claimjobs.table.roles import ColumnRoles
+from claimjobs.table.roles import ColumnRoles, quote_of
 
 TableLike = str | sa.Table | type[Any]
 """A table as a user names it: its name, with its schema or without; a description; or a class mapped to one."""
@@ -52,8 +52,7 @@ def resolve(connection: sa.Connection, table: TableLike, columns: Columns | None
         return _reflected(connection, described, columns or Columns())
     for column in described.columns:
         if column.name not in there:
-            quote = connection.dialect.identifier_preparer.quote
-            raise ColumnMissing(described.fullname, column.name, "its description in Python", quote)
+            raise ColumnMissing(described.fullname, column.name, "its description in Python", quote_of(connection))
     return described
 
 

@@ -15,6 +15,7 @@ from claimjobs.dialects import dialect_of
 from claimjobs.errors import ColumnMissing, ColumnUnfit, KeyUnfit, Quote, StateMissing, UnfitTable, unique_index
 from claimjobs.table.claim_rows import ClaimRows
 from claimjobs.table.columns import CLAIMED, DEAD, DONE, ROLES, STATES, UNCLAIMED, Columns
+from claimjobs.table.ddl import undoubled
 from claimjobs.table.job_state import Column, State
 
 REQUIRED: Final = ("status", "owner_id")
@@ -276,9 +277,9 @@ def key_index(connection: sa.Connection, roles: ColumnRoles, *, unique: bool = F
 
 
 def quote_of(connection: sa.Connection) -> Quote:
-    """The function that quotes names for this connection's database."""
-    quote: Quote = connection.dialect.identifier_preparer.quote
-    return quote
+    """The function that quotes names for this connection's database, in text for a person."""
+    dialect = connection.dialect
+    return lambda name: undoubled(dialect.identifier_preparer.quote(name), dialect)
 
 
 def is_whole(index: Any) -> bool:

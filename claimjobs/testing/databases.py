@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from typing import Any
 
@@ -43,7 +43,7 @@ def engine_within(connection: sa.Connection) -> sa.Engine:
         raise BadArgument("the connection has no open transaction: call its `begin`, and enqueue in it, before `run`")
     driver_connection = connection.connection.dbapi_connection
     dialect = copy.copy(connection.dialect)
-    vars(dialect).update(_Savepoints().replacements())
+    vars(dialect).update(_Savepoints(dialect).replacements())
     pool = sa.pool.NullPool(lambda: driver_connection, reset_on_return=None, dialect=dialect)  # type: ignore[arg-type]
     return sa.Engine(pool, dialect, connection.engine.url)
 
@@ -51,13 +51,23 @@ def engine_within(connection: sa.Connection) -> sa.Engine:
 class _Savepoints:
     """What a SQLAlchemy dialect does at the ends of a transaction, with savepoints."""
 
-    def __init__(self) -> None:
+    def __init__(self, dialect: sa.Dialect) -> None:
+        self._dialect = dialect
         self._open = 0
 
     def replacements(self) -> dict[str, Any]:
         """The methods of a dialect that are replaced."""
         closes = dict.fromkeys(("do_close", "do_terminate", "set_isolation_level", "reset_isolation_level"), _nothing)
-        return {"do_begin": self._begin, "do_commit": self._commit, "do_rollback": self._roll_back, **closes}
+        nested = ("do_savepoint", "do_rollback_to_savepoint", "do_release_savepoint")
+        renamed = {method: self._renaming(getattr(self._dialect, method)) for method in nested}
+        return {"do_begin": self._begin, "do_commit": self._commit, "do_rollback": self._roll_back, **closes, **renamed}
+
+    @staticmethod
+    def _renaming(send: Callable[[sa.Connection, str], None]) -> Callable[[sa.Connection, str], None]:
+        """Each connection of SQLAlchemy numbers its savepoints from 1, and the test may have one with this number: a
+        second savepoint of a name ends the first one on MySQL, and hides it on Postgres.
+        """
+        return lambda connection, name: send(connection, f"claimjobs_test_{name}")
 
     def _begin(self, connection: Any) -> None:
         self._open += 1

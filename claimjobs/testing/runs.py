@@ -2,22 +2,27 @@
 
 from __future__ import annotations
 
+from asyncio import CancelledError
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from datetime import timedelta
+from functools import wraps
 from typing import Any, Literal
 
 import sqlalchemy as sa
 
 from claimjobs.batch.batch import Batch
+from claimjobs.callables import COROUTINE, deferred
 from claimjobs.database.transactions import CallersTransaction, connection_in
-from claimjobs.dialects import Key
-from claimjobs.dialects.types import Instant
-from claimjobs.errors import BadArgument
+from claimjobs.dialects import Key, dialect_named_by
+from claimjobs.dialects.types import Instant, database_now, statement_now
+from claimjobs.errors import BadArgument, BadHandler
 from claimjobs.job import Job
 from claimjobs.options import SideCar
 from claimjobs.queue.queue import Queue
 from claimjobs.settings import Settings
+from claimjobs.signals import Cancelled
 from claimjobs.testing.databases import engine_within
 from claimjobs.workers.consumer import BatchObserver, consume
 from claimjobs.workers.handlers import PoolHandler, handler_of
@@ -28,7 +33,7 @@ JobState = Literal["done", "retry", "dead", "released", "suspect", "lost"]
 class Clock:
     """A clock that a test moves, so that it need not wait for retries and delayed jobs: `clock.move(hours=1)`.
 
-    It goes as the database's clock does, and is ahead of it by `ahead`.
+    It goes on as the database's clock does, and is ahead of it by `ahead`.
     """
 
     def __init__(self) -> None:
@@ -71,9 +76,16 @@ def run(
 
     `clock` decides what is due; without it, the queue's own clock does. Of an async handler ten calls run at once.
 
-    Nothing is held, and no connection of the queue is open, when it returns. Raises BadHandler as the command, and
-    NothingDone if the handler gives no job an outcome.
+    Nothing is held, and no connection of the queue is open, when it returns. Raises BadHandler as the command,
+    NothingDone if the handler gives no job an outcome, and BadArgument for a queue that is paused. What the handler
+    raises that is neither an Exception nor SystemExit is raised again, such as Ctrl-C and `pytest.fail`; jobs that it
+    had not handled then are released.
     """
+    if connection is not None and deferred(handler) == COROUTINE:
+        raise BadHandler(
+            f"handler {_name(handler)!r} is async, and in the transaction of a `connection` jobs are handled one after "
+            "the other: leave out `connection`, and commit what the test enqueues, or give a plain function"
+        )
     chosen = _chosen(queue, connection, clock)
     if chosen is None:
         return _worked(queue, handler, size)
@@ -81,26 +93,72 @@ def run(
     return _worked(_queue_of(bind, chosen), handler, size)
 
 
+def _name(handler: Any) -> str:
+    return getattr(handler, "__qualname__", repr(handler))
+
+
 def _worked(queue: Queue, handler: Callable[..., Any], size: int) -> list[JobResult]:
-    name = getattr(handler, "__qualname__", repr(handler))
-    what, results = handler_of(handler, name, in_transaction=not queue.settings.by_lease), _Results()
+    name, in_transaction = _name(handler), not queue.settings.by_lease
+    handler_of(handler, name, in_transaction=in_transaction)  # the signature of what is called below fits every call
+    ends: list[BaseException] = []
+    what = handler_of(_ending(handler, ends), name, in_transaction=in_transaction)
+    results = _Results()
     try:
+        if queue.stats().paused is not None:
+            raise BadArgument(
+                f"queue {queue.table.fullname!r} is paused, and no job of it is claimed: call its `resume` before `run`"
+            )
         if isinstance(what, PoolHandler):
             queue.work(what.function, concurrency=what.concurrency, size=size, drain=True, observer=results)
         else:
-            consume(queue, what, size=size, drain=True, observer=results)
+            with suppress(Cancelled):
+                consume(queue, what, size=size, drain=True, observer=results)
     finally:
         queue.close()
+    if ends:
+        raise ends[0]
     return results.found
+
+
+def _ending(handler: Callable[..., Any], ends: list[BaseException]) -> Callable[..., Any]:
+    """The handler, which no job is given any more after it has raised what ends a test. `ends` gets that: a consumer
+    takes it for the failure of a job, as the command must.
+    """
+
+    @contextmanager
+    def noting() -> Iterator[None]:
+        if ends:
+            raise Cancelled
+        try:
+            yield
+        except (Exception, SystemExit, Cancelled, CancelledError):
+            raise
+        except BaseException as error:
+            ends.append(error)
+            raise Cancelled from error
+
+    @wraps(handler)
+    def call(*given: Any, **named: Any) -> Any:
+        with noting():
+            return handler(*given, **named)
+
+    @wraps(handler)
+    async def await_call(*given: Any, **named: Any) -> Any:
+        with noting():
+            return await handler(*given, **named)
+
+    return await_call if deferred(handler) == COROUTINE else call
 
 
 def _chosen(queue: Queue, connection: CallersTransaction | None, clock: Clock | None) -> Settings | None:
     """The parameters of the queue, as the test wants them; None: as they are."""
     chosen = queue.settings
+    if connection is not None and isinstance(chosen.now, database_now):
+        # The time of an open transaction is that of its beginning: what a handler delays by nothing would not be due.
+        chosen = replace(chosen, now=statement_now())
     if clock is not None:
-        # The time stands still during a run: what a handler delays by nothing is due at once.
-        moved = sa.cast(sa.literal(queue.now() + clock.ahead, Instant()), Instant())
-        chosen = replace(chosen, now=moved)
+        ahead = dialect_named_by(queue.engine).later(chosen.now, sa.literal(clock.ahead.total_seconds(), sa.Float))
+        chosen = replace(chosen, now=sa.type_coerce(ahead, Instant()))
     if connection is not None:
         if chosen.side_car or chosen.per_key is not None:
             what = "side-car" if chosen.side_car else "per_key"

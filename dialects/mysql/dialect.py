@@ -221,7 +221,8 @@ class MariaDB(MySQL):
 
 def _force(index: str | None) -> str:
     """The hint that makes a statement use this index; None: the primary key."""
-    return f"FORCE INDEX ({'PRIMARY' if index is None else PREPARER.quote(index)})"
+    # SQLAlchemy takes the text of a hint as a format.
+    return f"FORCE INDEX ({'PRIMARY' if index is None else PREPARER.quote(index).replace('%', '%%')})"
 
 
 def _joined(rows: sa.Select[Any], key: Sequence[sa.Column[Any]], parameter: str, index: str | None) -> sa.Select[Any]:

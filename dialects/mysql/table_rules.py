@@ -12,7 +12,7 @@ from sqlalchemy.dialects import mysql
 
 from claimjobs.dialects.table_rules import LOCK_TIMEOUT, Place, TableRules
 
-PREPARER: Final = mysql.dialect().identifier_preparer
+PREPARER: Final = mysql.dialect(paramstyle="named").identifier_preparer
 
 _KIND: Final = sa.text(
     "SELECT table_type, tables.engine, coalesce(transactions, 'NO') = 'YES' "

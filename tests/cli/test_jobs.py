@@ -49,6 +49,15 @@ def test_show_is_a_block_a_job(database: Backend) -> None:
     assert ended.err == "claimjobs: no row of jobs: 99\n"
 
 
+def test_a_column_with_the_name_of_the_state_hides_it_not(anywhere: Backend) -> None:
+    anywhere.run("CREATE TABLE odd (id INT PRIMARY KEY, claimjobs_state TEXT, status TEXT, owner_id INT)")
+    anywhere.run("INSERT INTO odd VALUES (1, 'mine', 'unclaimed', NULL)")
+    anywhere.make()
+    [line] = run(anywhere, "list", "--json", "--table", "odd").out.splitlines()
+    found = json.loads(line)
+    assert (found["claimjobs_state"], found["row.claimjobs_state"]) == ("unclaimed", "mine")
+
+
 def test_cancel_says_what_it_did_not_do(anywhere: Backend) -> None:
     dead_jobs(anywhere, "a")
     ended = run(anywhere, "cancel", "2", "--reason", "enough")

@@ -16,6 +16,9 @@ from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
 from claimjobs import Queue, job_table, make, tables_for
 from claimjobs.dialects.types import Instant, database_now
 from claimjobs.errors import UnfitTable
+from claimjobs.explain.diagnosis import additions
+from claimjobs.table.create import alter
+from claimjobs.table.ddl import ddl_statements, has_wake_trigger, make_statement
 from tests.backends import Backend
 
 
@@ -320,3 +323,40 @@ def test_a_table_in_a_schema_that_is_missing_is_not_made(anywhere: Backend) -> N
     jobs = job_table("jobs", sa.MetaData(schema="nowhere"), sa.Column("d", sa.String(9)))
     with pytest.raises(UnfitTable, match=r"'nowhere.jobs' cannot be made .*: choose another name"):
         make(anywhere.engine, tables_for(jobs))
+
+
+PERCENT = job_table(
+    "top 10%",
+    sa.MetaData(),
+    sa.Column("rate %", sa.String(10), nullable=False, server_default="5%", comment="50% or %s"),
+)
+
+
+def described(backend: Backend) -> list[Any]:
+    with backend.engine.connect() as connection:
+        found = sa.inspect(connection).get_columns(PERCENT.name)
+    return [(column["name"], column["default"], column["comment"]) for column in found]
+
+
+def test_the_text_of_ddl_makes_what_make_makes(backend: Backend) -> None:
+    """Also with percent signs, which SQLAlchemy doubles for drivers that replace parameters."""
+    make(backend.engine, tables_for(PERCENT))
+    made = described(backend)
+    PERCENT.metadata.drop_all(backend.engine)
+    alter(backend.engine, PERCENT, ddl_statements(backend.engine, [PERCENT]))
+    assert described(backend) == made
+    assert [column for column in made if column[0] == "rate %" and "5%" in column[1] and column[2] == "50% or %s"]
+
+
+def test_what_is_missing_is_added_to_a_table_with_a_percent_sign(backend: Backend) -> None:
+    bare = sa.Table(PERCENT.name, sa.MetaData(), sa.Column("id %", sa.Integer, primary_key=True))
+    bare.append_column(sa.Column("status", sa.String(16), nullable=False))
+    bare.append_column(sa.Column("owner_id", sa.Integer))
+    bare.create(backend.engine)
+    settings = Queue(backend.engine, PERCENT.name, on_done="delete").settings
+    alter(backend.engine, bare, additions(backend.engine, settings, ["attempts", "claim-index"]))
+    assert additions(backend.engine, settings, ["attempts", "claim-index"]) == []
+    if backend.dialect.wake_trigger is not None:
+        alter(backend.engine, bare, [make_statement(backend.engine, bare, bare)])
+        with backend.engine.connect() as connection:
+            assert has_wake_trigger(connection, bare)

@@ -8,6 +8,7 @@ import re
 import select
 import subprocess
 import sys
+import termios
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -28,6 +29,11 @@ class Terminal:
     def __init__(self, process: subprocess.Popen[bytes], master: int) -> None:
         self.process, self._master = process, master
         self._said = b""
+
+    @property
+    def local_modes(self) -> int:
+        """Whether it shows what is typed, for one."""
+        return int(termios.tcgetattr(self._master)[3])
 
     def type(self, text: str) -> None:
         os.write(self._master, text.encode())
@@ -91,6 +97,17 @@ def test_keys_pause_resume_retry_cancel_and_end(anywhere: Backend) -> None:
         anywhere.run("ALTER TABLE elsewhere RENAME TO jobs")
         terminal.type("q")
         assert terminal.process.wait(DEADLINE) == exits.OK
+
+
+def test_sigterm_restores_the_terminal(anywhere: Backend) -> None:
+    dead_jobs(anywhere, "no such street")
+    with watching(anywhere) as terminal:
+        before = terminal.local_modes
+        terminal.wait_for("no such street")
+        assert terminal.local_modes != before
+        terminal.process.terminate()
+        assert terminal.process.wait(DEADLINE) == exits.OK
+        assert terminal.local_modes == before
 
 
 def test_without_a_terminal_it_prints_lines(database: Backend) -> None:

@@ -90,6 +90,28 @@ def test_a_clock_moves_the_time_of_retries_and_of_delayed_jobs(backend: Backend)
     assert sorted((result.job.address, result.state) for result in found) == [("ada", "done"), ("bob", "dead")]
 
 
+@pytest.mark.parametrize("in_transaction", [False, True])
+def test_with_a_clock_a_job_that_the_handler_enqueues_is_handled_too(backend: Backend, in_transaction: bool) -> None:
+    queue = backend.queue(MAILS)
+    with backend.new_engine().connect() as connection, connection.begin():
+        given = connection if in_transaction else None
+
+        def next_one(job: Job) -> None:
+            if job.address == "ada":
+                queue.enqueue(some("bob"), given)
+
+        queue.enqueue(some("ada"), given)
+        found = run(queue, next_one, connection=given, clock=Clock())
+        assert [(result.job.address, result.state) for result in found] == [("ada", "done"), ("bob", "done")]
+
+
+def test_in_a_transaction_a_job_that_is_due_again_at_once_is_handled_again(backend: Backend) -> None:
+    queue = backend.queue(MAILS)
+    with backend.new_engine().connect() as connection, connection.begin():
+        queue.enqueue(some("ada"), connection)
+        assert [result.state for result in run(queue, later, connection=connection)] == ["retry", "retry", "done"]
+
+
 def later(job: Job) -> None:
     if job.attempts < 2:
         raise RetryLater(0)
@@ -118,6 +140,23 @@ def test_rows_of_a_transaction_that_is_rolled_back_are_worked_in_it(backend: Bac
     assert [(row["address"], row["status"]) for row in backend.rows("mails")] == [("dan", "unclaimed")]
 
 
+@pytest.mark.parametrize("end", ["rollback", "commit"])
+def test_the_savepoint_of_a_test_suite_stays(backend: Backend, end: str) -> None:
+    queue = backend.queue(MAILS, hold="transaction")
+    with backend.new_engine().connect() as connection, connection.begin():
+        queue.enqueue(some("dan"), connection)
+        with sa.orm.Session(connection, join_transaction_mode="create_savepoint") as session:
+            queue.enqueue(some("ada"), session)
+            assert [result.state for result in run(queue, count, connection=session)] == ["done", "done"]
+            getattr(session, end)()
+        left = connection.scalars(sa.select(MAILS.c.address)).all()
+        assert left == (["dan"] if end == "rollback" else [])
+
+
+def count(job: Job, connection: sa.Connection) -> None:
+    connection.execute(sa.select(sa.func.count()).select_from(MAILS))
+
+
 def into_the_archive(job: Job, connection: sa.Connection) -> None:
     connection.execute(sa.insert(MAILS).values(address=f"copy of {job.address}", status="done"))
     if job.address == "bob":
@@ -136,12 +175,43 @@ def test_a_handler_with_a_connection_writes_in_the_transaction_of_the_test(backe
     assert backend.rows("mails") == []
 
 
+def interrupted(_job: Job) -> None:
+    raise KeyboardInterrupt
+
+
+def not_to_be_called(job: Job) -> None:
+    pytest.fail(f"it was called for {job.address}")
+
+
+async def not_to_be_awaited(job: Job) -> None:
+    not_to_be_called(job)
+
+
+@pytest.mark.parametrize("handler", [interrupted, not_to_be_called, not_to_be_awaited])
+def test_what_ends_a_test_is_no_failure_of_a_job(backend: Backend, handler: Any) -> None:
+    queue = backend.queue(MAILS)
+    queue.enqueue(some("ada"))
+    with pytest.raises((KeyboardInterrupt, pytest.fail.Exception)):
+        run(queue, handler)
+    assert queue.stats().owners == ()
+    assert queue.stats().claimed == 0
+
+
+def test_a_paused_queue_is_not_waited_for(backend: Backend) -> None:
+    queue = backend.queue(MAILS)
+    queue.pause("maintenance")
+    with pytest.raises(BadArgument, match=r"'mails' is paused.*call its `resume` before `run`"):
+        run(queue, send)
+
+
 def test_what_cannot_be_is_refused(backend: Backend) -> None:
     queue = backend.queue(MAILS)
     with backend.new_engine().connect() as connection:
         with pytest.raises(BadArgument, match="no open transaction: call its `begin`"):
             run(queue, send, connection=connection)
         connection.begin()
+        with pytest.raises(BadHandler, match=r"'send_at_once' is async.*leave out `connection`"):
+            run(queue, send_at_once, connection=connection)
         limited = backend.bare_queue(MAILS, per_key=PerKey("address", at_most=1))
         with pytest.raises(BadArgument, match="per_key holds its jobs by a lease"):
             run(limited, send, connection=connection)

@@ -89,6 +89,16 @@ def test_jobs_that_will_be_tried_again_come_before_the_dead() -> None:
     assert "2 failed and will be tried again" in line(seen, history)
 
 
+def test_both_kinds_of_failed_jobs_are_shown_and_no_row_is_lost_to_a_long_outlook() -> None:
+    seen, history = history_of(9_000, 8_999)
+    again = tuple(FailedJob(100 + number, 4, "timeout", 62.0) for number in range(10))
+    long = replace(seen.backlog, unclaimed=8_999, due=8_999, oldest=90_061.0, retrying=1_234)
+    crowded = replace(overview(8_999, dead=10, owners=1), retrying=again, backlog=long)
+    lines = [text.rstrip() for text in drawn(crowded, history, (80, 24))]
+    assert sum(text.startswith("8,999 due") and text.endswith("…") for text in lines) == 1
+    assert [sum(word in text for text in lines) for word in ("timeout", "mailbox full")] == [5, 5]
+
+
 def test_without_a_consumer_it_says_so_and_no_time_until_the_queue_is_empty() -> None:
     seen, history = history_of(20, 10)
     alone = replace(seen, backlog=replace(seen.backlog, owners={"awake": 0, "asleep": 0, "dead": 1}))
