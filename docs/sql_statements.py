@@ -104,7 +104,7 @@ def _per_key(roles: ColumnRoles, dialect: Dialect, selection: Selection) -> dict
     column = sa.Column("d", roles.table.c.d.type, primary_key=True)
     ours = KeyRows(key_table(DEFAULT_TABLE, [column], sa.MetaData()), (roles.table.c.d,), limits=True)
     rows = JobRows(_backend(roles, dialect), database_now())
-    by: dict[str, Any] = {"selection": selection, "job_rows": rows, "held": None, "now": statement_now()}
+    by: dict[str, Any] = {"selection": selection, "job_rows": rows, "held": None, "weights": {}, "now": statement_now()}
     built = KeyStatements(ours, roles, dialect, **by)
     call = key_rows.call(ours, database_now())
     read = RowReader(roles, dialect, known=list(record_of(_backend(roles, dialect)).values_of(0))).parts
@@ -126,6 +126,9 @@ def _per_key(roles: ColumnRoles, dialect: Dialect, selection: Selection) -> dict
         "left": built.left,
         "place": built.place,
         "call": dialect.restrict_to_keys(call, ours.key, None),
+        "call given back": dialect.restrict_to_keys(
+            key_rows.call(ours, database_now(), given_back=True), ours.key, None
+        ),
         "call all": call,
         "call again": built.call,
     }

@@ -413,6 +413,10 @@ TEXTS: Final[dict[str, tuple[str, str]]] = {
         "Per key, after a settle: call its keys",
         "A key that a limit has held back is next now. It is a transaction of its own, after the commit of the settle.",
     ),
+    "key call given back": (
+        "Per key, after a settle that gave jobs back: call their keys",
+        "The same, also for a key of which no job was due: a retry may be due before its others.",
+    ),
     "key call all": (
         "Per key, after jobs were reclaimed or released: call all keys",
         "As above, for any key.",

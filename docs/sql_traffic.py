@@ -221,7 +221,8 @@ def _claim_few(queue: Queue, backend: Backend) -> None:
     backend.run("INSERT INTO jobs (d, e) VALUES ('a', 'x')")
     assert len(queue.claim(SIZE)) == 0  # noqa: S101 - a limit holds `a` back
     backend.run("DELETE FROM jobs WHERE status = 'claimed'")
-    queue.claim(SIZE).release()
+    with queue.claim(SIZE) as batch:
+        batch.release()
 
 
 def _go_on(queue: Queue) -> None:
