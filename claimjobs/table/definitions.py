@@ -236,7 +236,9 @@ def shared_tables(schema: str | None = None) -> list[sa.Table]:
 def _job_columns(states: str) -> tuple[sa.Column[Any], ...]:
     """The columns of a job, in the order of `OURS`. `states`: the name of their type, where types have names."""
     return (
-        sa.Column("status", sa.Enum(*STATES, name=states), nullable=False, server_default=UNCLAIMED),
+        sa.Column(
+            "status", sa.Enum(*STATES, name=states, inherit_schema=True), nullable=False, server_default=UNCLAIMED
+        ),
         sa.Column("owner_id", sa.Integer),
         sa.Column("owner_date", WholeSecond),
         sa.Column("priority", sa.Integer, nullable=False, server_default="0"),
