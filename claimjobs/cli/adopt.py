@@ -6,10 +6,10 @@ import ast
 import json
 import keyword
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from hashlib import blake2b
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 import click
 import sqlalchemy as sa
@@ -26,6 +26,8 @@ from claimjobs.queue.map_file import queue_of
 from claimjobs.table.columns import ROLES, STATES, Columns
 from claimjobs.table.create import missing_tables
 from claimjobs.table.ddl import ddl_statements
+
+Made = TypeVar("Made")
 
 MIGRATIONS: Final = ("sql", "alembic", "django")
 LEAST: Final = ("unclaimed", "claimed")
@@ -316,20 +318,24 @@ def _migration(kind: str, engine: sa.Engine, statements: list[str], form: Mappin
 
 
 def _test(plan: Plan, form: Mapping[str, str]) -> str:
-    """The test makes all tables in a database of its own. It is skipped if its author must write what cannot be known."""
-    statements: list[str] = []
-    row: dict[str, Any] = {}
-    skip = ""
-    try:
-        statements = statements_of(plan)
-        row = example_row(plan)
-    except BadArgument as error:
-        skip = f"pytestmark = pytest.mark.skip({str(error)!r})\n"
+    """The test makes all tables in a database of its own. It is skipped if its author must write a part of it."""
+    lacks: list[str] = []
+    statements, row = _made(statements_of, plan, lacks) or [], _made(example_row, plan, lacks) or {}
+    skip = f"pytestmark = pytest.mark.skip({'; '.join(lacks)!r})\n" if lacks else ""
     tables = "[\n" + "".join(f"    {statement.rstrip(';')!r},\n" for statement in statements) + "]"
     title = dialect_named_by(plan.found.engine).title
     imports = "".join(f"{line}\n" for line in sorted((*imports_of(repr(row)), "from pathlib import Path"), key=_place))
     more = {"skip": skip, "tables": tables, "row": repr(row), "imports": imports, "title": title}
     return TEST.format(**form, **more, name=plan.found.table.name)
+
+
+def _made(make: Callable[[Plan], Made], plan: Plan, lacks: list[str]) -> Made | None:
+    """A part of the test; None: it cannot be made, and `lacks` gets what is to be written."""
+    try:
+        return make(plan)
+    except BadArgument as error:
+        lacks.append(str(error))
+        return None
 
 
 def _place(line: str) -> tuple[bool, str]:

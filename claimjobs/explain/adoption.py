@@ -85,7 +85,7 @@ class Adoption:
         """
         primary = tuple(column.name for column in self.table.primary_key)
         key: Any = None if self.key == primary else self.key if len(self.key) > 1 else self.key[0]
-        taken, lacking = {name.lower() for name in self.table.c.keys()}, self.lacks(kind)
+        taken, lacking = {column.name.lower() for column in self.table.columns}, self.lacks(kind)
         others = {role: claim_name(role) if role in lacking else None for role in NAMES if role in taken}
         names: Any = {**others, **self.names}
         return Columns(key=key, **names)
@@ -97,11 +97,9 @@ class Adoption:
 
     def refused(self) -> Iterator[tuple[str, str]]:
         """The columns that have a name of a role, but do not fit it, each with that role."""
-        played = self.names.values()
+        others = [column.name for column in self.table.columns if column.name not in self.names.values()]
         for role in UNUSED:
-            yield from (
-                (name, role) for name in self.table.c.keys() if name.lower() in NAMES[role] and name not in played
-            )
+            yield from ((name, role) for name in others if name.lower() in NAMES[role])
 
     def proposed(self) -> str:
         """The kind that alters least: the table's own columns, if it has those of a queue; else a side-car."""

@@ -83,7 +83,7 @@ def _alone(plan: Plan, added: Iterable[sa.Column[Any]]) -> sa.Table:
 
 
 def _without_schema(table: sa.Table) -> sa.Table:
-    same = table.to_metadata(sa.MetaData(), schema=None)
+    same = table.to_metadata(sa.MetaData(), schema=None)  # type: ignore[arg-type]
     for column in same.columns:
         if getattr(column.type, "schema", None) is not None:
             column.type = copy.copy(column.type)
@@ -99,8 +99,8 @@ def example_row(plan: Plan) -> dict[str, Any]:
     where = sa.literal_column(f"({plan.where or 'true'}\n)", sa.Boolean)  # it may end in a comment
     try:
         with connected(plan.found.engine) as connection:
-            first = connection.execute(_waiting(plan, where)).mappings().first()
-            row = dict(_values(plan, first))
+            first = connection.execute(_waiting(plan, where)).first()
+            row = dict(_values(plan, first and first._mapping))
             is_job = connection.scalar(_meets(plan.found.table, row, where)) is not None
     except sa.exc.StatementError as error:
         raise BadArgument(f"write into ROW a row that is a job (none could be made: {reason(error)})") from None
