@@ -100,7 +100,7 @@ def example_row(plan: Plan) -> dict[str, Any]:
     try:
         with connected(plan.found.engine) as connection:
             first = connection.execute(_waiting(plan, where)).first()
-            row = dict(_values(plan, first and first._mapping))
+            row = dict(_values(plan, None if first is None else first._asdict()))
             is_job = connection.scalar(_meets(plan.found.table, row, where)) is not None
     except sa.exc.StatementError as error:
         raise BadArgument(f"write into ROW a row that is a job (none could be made: {reason(error)})") from None
