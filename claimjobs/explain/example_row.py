@@ -32,7 +32,6 @@ SAMPLES: Final[Mapping[type[Any], Any]] = {
     time: time(12),
     timedelta: timedelta(hours=1),
     UUID: UUID(int=1),
-    dict: {},
     list: [],
 }
 """A value for each type in Python."""
@@ -154,6 +153,8 @@ def _sample(plan: Plan, column: sa.Column[Any]) -> Any:
         return next(iter(plan.found.values))
     if choices := getattr(type_, "enums", None) or getattr(type_, "values", None):
         return choices[0]
+    if isinstance(type_, sa.JSON):  # its Python type depends on the release of SQLAlchemy
+        return {}
     if python is Decimal:
         has_units = type_.precision is None or type_.precision > (type_.scale or 0)
         return Decimal(1) if has_units else Decimal(1).scaleb(-type_.scale)

@@ -158,6 +158,7 @@ OTHER_COLUMNS = (
 REAL = {"postgres": ("'10.0.0.1'", "INET", "XML")}
 
 
+@pytest.mark.filterwarnings("ignore:Did not recognize type")
 def test_the_test_has_a_row_that_is_a_job_or_is_skipped(database: Backend, tmp_path: Path) -> None:
     """Tables of many types, empty or with a row; names that must be quoted; conditions of several forms."""
     columns = MORE_COLUMNS.get(database.family, OTHER_COLUMNS)
