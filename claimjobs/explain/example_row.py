@@ -33,6 +33,7 @@ SAMPLES: Final[Mapping[type[Any], Any]] = {
     timedelta: timedelta(hours=1),
     UUID: UUID(int=1),
     list: [],
+    dict: {},
 }
 """A value for each type in Python."""
 IMPORTS: Final[Mapping[str, str]] = {
@@ -145,7 +146,8 @@ def _values(plan: Plan, first: Mapping[str, Any] | None) -> Iterator[tuple[str, 
 def _sample(plan: Plan, column: sa.Column[Any]) -> Any:
     """A value of this column that is there, or the first one of its type. Raises BadArgument."""
     type_: Any = column.type
-    python = type_.python_type
+    # That of JSON depends on the release of SQLAlchemy.
+    python = dict if isinstance(type_, sa.JSON) else type_.python_type
     if compared := re.search(EQUAL.format(re.escape(column.name)), plan.where or "", re.I):
         text = compared[2] or compared[1].replace("''", "'")
         return python(text) if python in (int, float, Decimal) else text
@@ -153,8 +155,6 @@ def _sample(plan: Plan, column: sa.Column[Any]) -> Any:
         return next(iter(plan.found.values))
     if choices := getattr(type_, "enums", None) or getattr(type_, "values", None):
         return choices[0]
-    if isinstance(type_, sa.JSON):  # its Python type depends on the release of SQLAlchemy
-        return {}
     if python is Decimal:
         has_units = type_.precision is None or type_.precision > (type_.scale or 0)
         return Decimal(1) if has_units else Decimal(1).scaleb(-type_.scale)
