@@ -133,8 +133,8 @@ def test_no_column_with_a_users_data_is_written(database: Backend, tmp_path: Pat
     assert columns.priority is None
     before = _row(database, kept)
     run_setup(database, tmp_path / "documents_setup.sql")
-    words = ("--map", str(tmp_path / "documents.toml"), "--url", database.url, "--drain")
-    run = _in(tmp_path, database, "claimjobs", "start-processing", "documents_jobs:handle", *words)
+    queue = ("--map", str(tmp_path / "documents.toml"), "--url", database.url, "--drain")
+    run = _in(tmp_path, database, "claimjobs", "start-processing", "documents_jobs:handle", *queue)
     assert run.returncode == 0, run.stdout + run.stderr
     assert (_row(database, kept), _row(database, "status")) == (before, ("sent",))
     words = ("--kind", "rows", "--state", "unclaimed=new", "--state", "claimed=busy", "--on-done", "keep")
