@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import ast
 import json
 import keyword
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from hashlib import blake2b
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 import click
 import sqlalchemy as sa
@@ -18,11 +20,14 @@ from claimjobs.dialects import dialect_named_by
 from claimjobs.errors import BadArgument
 from claimjobs.explain.adoption import KINDS, LOOKED_AT, Adoption, Plan, inspect_for_adoption, with_locks
 from claimjobs.explain.diagnosis import INDEX, additions
+from claimjobs.explain.example_row import example_row, imports_of, statements_of
 from claimjobs.key_text import visible
 from claimjobs.queue.map_file import queue_of
-from claimjobs.table.columns import STATES, Columns
+from claimjobs.table.columns import ROLES, STATES, Columns
 from claimjobs.table.create import missing_tables
 from claimjobs.table.ddl import ddl_statements
+
+Made = TypeVar("Made")
 
 MIGRATIONS: Final = ("sql", "alembic", "django")
 LEAST: Final = ("unclaimed", "claimed")
@@ -50,8 +55,7 @@ TEST: Final = '''\
 account that makes databases. Without it the embedded server is used.
 """
 
-from pathlib import Path
-
+{imports}
 import pytest
 import sqlalchemy as sa
 from {module} import handle
@@ -59,17 +63,18 @@ from {module} import handle
 from claimjobs import Queue, read_map
 from claimjobs.testing import run
 
-TABLES = {tables}
+{skip}TABLES = {tables}
 ROW = {row}  # one that is a job
 
 
 @pytest.fixture
 def queue(claimjobs_database):
-    with Queue(claimjobs_database, **read_map(Path(__file__).with_name("{map}"))) as queue:
+    described = read_map(Path(__file__).with_name("{map}")) | {{"table": {name!r}}}
+    with Queue(claimjobs_database, **described) as queue:
         with queue.engine.begin() as connection:
             for statement in TABLES:
                 connection.exec_driver_sql(statement.replace("%", "%%"))
-            table = sa.Table({name!r}, sa.MetaData(), schema={schema!r}, autoload_with=connection)
+            table = sa.Table({name!r}, sa.MetaData(), autoload_with=connection)
             connection.execute(table.insert(), [ROW])
         yield queue
         queue.engine.dispose()
@@ -84,7 +89,7 @@ ALEMBIC: Final = '''\
 
 from alembic import op
 
-revision, down_revision = "claimjobs_{short}", None  # the revision before
+revision, down_revision = "claimjobs_{digest}", None  # the revision before
 
 
 def upgrade() -> None:
@@ -138,9 +143,8 @@ def adopt(target: Target, table: str, migration: str, into: Path, **chosen: Any)
         found = inspect_for_adoption(engine, table)
         show(*_described(found))
         plan = _plan(found, **chosen)
-        altered = _altered(plan)
-        statements = [*altered, *ddl_statements(engine, missing_tables(engine, plan.tables()))]
-        files = _files(plan, statements, altered, migration, into)
+        statements = [*_altered(plan), *ddl_statements(engine, missing_tables(engine, plan.tables()))]
+        files = _files(plan, statements, migration, into)
         for path in files:
             if path.exists():
                 raise click.UsageError(f"{path} exists, and is not written over: give another folder, --into")
@@ -150,7 +154,9 @@ def adopt(target: Target, table: str, migration: str, into: Path, **chosen: Any)
         path.write_text(text, encoding="utf-8")
     # Once more, because the statements may have pushed it off the screen.
     show(f"{plan.kind}: {dict(found.reasons())[plan.kind]}", *(f"{path}: written" for path in files))
-    map_file, script, module, _ = files
+    map_file, script, module, test = files
+    if skipped := re.search(r"^pytestmark = pytest.mark.skip\((.*)\)$", files[test], re.M):
+        show(f"{test}: skipped, until you {ast.literal_eval(skipped[1])}")
     first = f"run {script}, then" if statements else "it has all that this queue needs:"
     run = f"`claimjobs start-processing {module.stem}:handle --map {map_file.name}`"
     run += "" if into == Path() else f" in {into}"
@@ -167,6 +173,8 @@ def _described(found: Adoption) -> Iterable[str]:
         yield "without a key no row is found again: add a primary key, or a unique index of columns that are NOT NULL"
     for role, name in found.names.items():
         yield f"  column {name} may be the {role}"
+    for name, role in found.refused():
+        yield f"  column {name} is not taken as the {role}: its type, a reference or its values show another use"
     if found.values:
         values = ", ".join(f"{_shown(value)} ({rows:,})" for value, rows in found.values.items())
         yield f"  {found.names['status']} has the values {values}"
@@ -249,7 +257,7 @@ def _value(found: Adoption, text: str) -> Any:
     type_ = found.table.c[found.names["status"]].type if "status" in found.names else sa.String()
     if isinstance(type_, sa.Boolean):
         return text.lower() in ("true", "1", "t")
-    return int(text) if isinstance(type_, sa.Integer) and re.fullmatch(r"-?\d+", text) else text
+    return int(text) if isinstance(type_, (sa.Integer, sa.Numeric)) and re.fullmatch(r"-?\d+", text) else text
 
 
 def _shown(value: object) -> str:
@@ -259,20 +267,23 @@ def _shown(value: object) -> str:
 # --- files ---------------------------------------------------------------------------------------------------
 
 
-def _files(plan: Plan, statements: list[str], altered: list[str], migration: str, into: Path) -> dict[Path, str]:
-    """What is written, by the paths. `statements`: to be run before the first claim; `altered`: of the table itself."""
+def _files(plan: Plan, statements: list[str], migration: str, into: Path) -> dict[Path, str]:
+    """What is written, by the paths. `statements`: to be run before the first claim."""
     table = plan.found.table
     short = re.sub(r"\W", "_", table.name)
-    short = f"{short}_" if keyword.iskeyword(short) or short[:1].isdigit() else short
+    short = f"table_{short}" if keyword.iskeyword(short) or not short.isidentifier() else short
     module, map_file = f"{short}_jobs", f"{short}.toml"
-    form = {"table": table.fullname, "module": module, "map": map_file, "short": short}
+    quoted = table.fullname.replace("\\", r"\\").replace('"', r"\"")  # as within a text of Python
+    # Alembic stores 32 characters of the name of a revision.
+    digest = blake2b(table.fullname.encode(), digest_size=4).hexdigest()
+    form = {"table": quoted, "module": module, "map": map_file, "digest": digest}
     files = {
         map_file: _toml(plan.described()),
         f"{short}_setup.{'sql' if migration == 'sql' else 'py'}": _migration(
             migration, plan.found.engine, statements, form
         ),
         f"{module}.py": HANDLER.format(**form),
-        f"test_{module}.py": _test(plan, altered, form),
+        f"test_{module}.py": _test(plan, form),
     }
     return {into / name: text for name, text in files.items()}
 
@@ -280,30 +291,53 @@ def _files(plan: Plan, statements: list[str], altered: list[str], migration: str
 def _toml(described: Mapping[str, Any]) -> str:
     columns: Columns = described["columns"]
     plain = {name: value for name, value in described.items() if name != "columns"}
-    lines = [f"{name} = {json.dumps(value)}" for name, value in plain.items()]
-    named = {role: name for role, name in columns.names.items() if name != role}
+    lines = [f"{name} = {_quoted(value)}" for name, value in plain.items()]
+    named: dict[str, Any] = {role: getattr(columns, role) or "" for role in ROLES}
+    named = {role: name for role, name in named.items() if name != (getattr(Columns, role) or "")}
     if columns.key is not None:
-        named["key"] = columns.key if isinstance(columns.key, str) else list(columns.key)  # type: ignore[assignment]
+        named["key"] = columns.key if isinstance(columns.key, str) else list(columns.key)
     for section, values in (("columns", named), ("states", columns.states or {})):
         if values:
-            lines += ["", f"[{section}]", *(f"{name} = {json.dumps(value)}" for name, value in values.items())]
+            lines += ["", f"[{section}]", *(f"{name} = {_quoted(value)}" for name, value in values.items())]
     return "\n".join(lines) + "\n"
+
+
+def _quoted(value: Any) -> str:
+    """A value in TOML, which has no surrogates."""
+    return json.dumps(value, ensure_ascii=False)
 
 
 def _migration(kind: str, engine: sa.Engine, statements: list[str], form: Mapping[str, str]) -> str:
     if kind == "sql":
         return "".join(f"{with_locks(engine, statement)}\n\n" for statement in statements)
     call = "    op.execute({!r})" if kind == "alembic" else "        migrations.RunSQL({!r}),"
+    if kind == "alembic":  # which reads :name as a parameter
+        statements = [statement.replace(":", r"\:") for statement in statements]
     lines = "\n".join(call.format(statement) for statement in statements)
     return (ALEMBIC if kind == "alembic" else DJANGO).format(**form, lines=lines)
 
 
-def _test(plan: Plan, altered: list[str], form: Mapping[str, str]) -> str:
-    """The test makes all tables in a database of its own, also those that are there in this one."""
-    found = plan.found
-    own = ddl_statements(found.engine, [found.table_alone()], marked=False)
-    all_statements = [*own, *altered, *ddl_statements(found.engine, plan.tables())]
-    tables = "[\n" + "".join(f"    {statement.rstrip(';')!r},\n" for statement in all_statements) + "]"
-    title = dialect_named_by(found.engine).title
-    name, schema = found.table.name, found.table.schema
-    return TEST.format(**form, tables=tables, row=repr(plan.waiting_row()), title=title, name=name, schema=schema)
+def _test(plan: Plan, form: Mapping[str, str]) -> str:
+    """The test makes all tables in a database of its own. It is skipped if its author must write a part of it."""
+    lacks: list[str] = []
+    statements, row = _made(statements_of, plan, lacks) or [], _made(example_row, plan, lacks) or {}
+    skip = f"pytestmark = pytest.mark.skip({'; '.join(lacks)!r})\n" if lacks else ""
+    tables = "[\n" + "".join(f"    {statement.rstrip(';')!r},\n" for statement in statements) + "]"
+    title = dialect_named_by(plan.found.engine).title
+    imports = "".join(f"{line}\n" for line in sorted((*imports_of(repr(row)), "from pathlib import Path"), key=_place))
+    more = {"skip": skip, "tables": tables, "row": repr(row), "imports": imports, "title": title}
+    return TEST.format(**form, **more, name=plan.found.table.name)
+
+
+def _made(make: Callable[[Plan], Made], plan: Plan, lacks: list[str]) -> Made | None:
+    """A part of the test; None: it cannot be made, and `lacks` gets what is to be written."""
+    try:
+        return make(plan)
+    except BadArgument as error:
+        lacks.append(str(error))
+        return None
+
+
+def _place(line: str) -> tuple[bool, str]:
+    """In which order imports are written."""
+    return line.startswith("from"), line

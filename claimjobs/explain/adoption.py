@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import json
-import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import UTC, date, datetime
 from typing import Any, Final
 
 import sqlalchemy as sa
@@ -14,9 +11,9 @@ import sqlalchemy as sa
 from claimjobs.database.connect import connected, dialect_for
 from claimjobs.database.inspector import inspector_of
 from claimjobs.dialects import dialect_named_by
-from claimjobs.table.acceptance import check_no_own, check_table
+from claimjobs.table.acceptance import check_no_own, check_table, integer_range
 from claimjobs.table.columns import Columns
-from claimjobs.table.definitions import shared_tables
+from claimjobs.table.definitions import LAST_OWNER, shared_tables
 from claimjobs.table.reflection import columns_in_database, resolve
 from claimjobs.table.tables_beside import side_car_tables
 
@@ -29,16 +26,40 @@ NAMES: Final[Mapping[str, Sequence[str]]] = {
     "run_at": ("run_at", "due_at", "scheduled_at", "scheduled_for", "available_at", "not_before"),
     "attempts": ("attempts", "tries", "retries", "failures"),
     "last_error": ("last_error", "error", "error_message"),
+    "suspect": ("suspect",),
+    "run_again": ("run_again",),
 }
-"""Names by which a column is proposed for a role."""
+"""Names by which a column is proposed for a role, if it fits."""
+TYPES: Final[Mapping[str, tuple[type[Any], ...]]] = {
+    "status": (sa.String, sa.Integer, sa.Numeric, sa.Boolean),
+    "owner_id": (sa.Integer,),
+    "owner_date": (sa.DateTime,),
+    "priority": (sa.Integer, sa.Numeric, sa.Float),
+    "run_at": (sa.DateTime,),
+    "attempts": (sa.Integer,),
+    "last_error": (sa.String,),
+    "suspect": (sa.Integer,),
+    "run_again": (sa.Boolean, sa.Integer),
+}
+"""The types of a column that fits a role."""
+UNUSED: Final[Mapping[str, Any]] = {
+    "owner_id": None,
+    "owner_date": None,
+    "attempts": 0,
+    "last_error": None,
+    "suspect": 0,
+    "run_again": False,
+}
+"""The roles whose values are all written by claimjobs, and the value that is no user's data, beside NULL.
+
+`run_at` is none of them: producers write it too, and without it jobs would run before their time.
+"""
 WRITTEN: Final = ("status", "owner_id", "owner_date")
 """The roles in which a claim in rows writes."""
 RETRIED: Final = ("run_at", "attempts", "last_error", "suspect")
 """The roles in which a failure is stored."""
 LOOKED_AT: Final = 10_000
 """Rows of which the values of a status are read, and up to which rows are counted."""
-EQUAL: Final = re.compile(r"\b(\w+)[\"`]?\s*=\s*(?:'((?:[^']|'')*)'|(-?\d+(?:\.\d+)?))")
-"""A comparison of a column in SQL: the column, and its text or its number."""
 MOST_VALUES: Final = 12
 """A column with more values than that is no status."""
 
@@ -57,31 +78,28 @@ class Adoption:
     values: Mapping[Any, int]
     """The values of the status column in the first rows, and how many rows have each."""
 
-    @property
-    def columns(self) -> Columns:
-        """The map of what was found, without the values of states."""
+    def columns(self, kind: str) -> Columns:
+        """The map for this kind, without the values of states.
+
+        A column that has the name of a role, but does not fit, does not play it: another one does, or none.
+        """
         primary = tuple(column.name for column in self.table.primary_key)
         key: Any = None if self.key == primary else self.key if len(self.key) > 1 else self.key[0]
-        names: Any = dict(self.names)
+        taken, lacking = {column.name.lower() for column in self.table.columns}, self.lacks(kind)
+        others = {role: claim_name(role) if role in lacking else None for role in NAMES if role in taken}
+        names: Any = {**others, **self.names}
         return Columns(key=key, **names)
-
-    def table_alone(self) -> sa.Table:
-        """The same table for another database: without comments, and without what refers to other tables."""
-        alone = sa.Table(self.table.name, sa.MetaData(schema=self.table.schema))
-        for column in self.table.columns:
-            copied = column._copy()
-            copied.comment = None
-            if column.autoincrement is True:
-                copied.server_default = None  # it may name a sequence, which the new table gets by itself
-            alone.append_column(copied)
-        if not list(self.table.primary_key):
-            sa.Index(f"{self.table.name}_key", *(alone.c[name] for name in self.key), unique=True)
-        return alone
 
     def lacks(self, kind: str) -> list[str]:
         """The roles without a column that this kind, or a failed job, needs one for."""
         wanted = {"side-car": (), "rows": (*WRITTEN, *RETRIED)}.get(kind, RETRIED)
-        return [role for role in wanted if role not in self.names and role not in self.table.c]
+        return [role for role in wanted if role not in self.names]
+
+    def refused(self) -> Iterator[tuple[str, str]]:
+        """The columns that have a name of a role, but do not fit it, each with that role."""
+        others = [column.name for column in self.table.columns if column.name not in self.names.values()]
+        for role in UNUSED:
+            yield from ((name, role) for name in others if name.lower() in NAMES[role])
 
     def proposed(self) -> str:
         """The kind that alters least: the table's own columns, if it has those of a queue; else a side-car."""
@@ -110,7 +128,9 @@ def inspect_for_adoption(engine: sa.Engine, name: str) -> Adoption:
         check_no_own(table)
         check_table(connection, dialect, table)
         there = columns_in_database(connection, table)
-        names = dict(_names(there))
+        for column in table.columns:
+            column.type = there[column.name]["type"]  # as the database has it, also of an instant
+        names = dict(_names(connection, table, there))
         values = _values(connection, table, names)
         if len(values) > MOST_VALUES:
             names.pop("status", None)
@@ -121,12 +141,42 @@ def inspect_for_adoption(engine: sa.Engine, name: str) -> Adoption:
     return Adoption(engine, table, rows, key, names, values)
 
 
-def _names(there: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+def claim_name(role: str) -> str:
+    """The name of a column that is added for a role whose own name is the user's."""
+    return f"claim_{role}"
+
+
+def _names(connection: sa.Connection, table: sa.Table, there: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    """For each role the first column by its names that fits. Of a role in UNUSED no column with a user's data does."""
     lower = {name.lower(): name for name in there}
+    used = {column.name for column in table.primary_key} | {name for name in there if "computed" in there[name]}
+    used.update(dialect_named_by(connection).table_rules.partition_columns(connection, table))
+    for reference in inspector_of(connection).get_foreign_keys(table.name, schema=table.schema):
+        used.update(reference["constrained_columns"])
     for role, names in NAMES.items():
-        found = next((lower[name] for name in names if name in lower), None)
-        if found is not None and (role != "owner_id" or there[found]["nullable"]):
-            yield role, found
+        for name in (lower[name] for name in (claim_name(role), *names) if name in lower):
+            fits = _has_type(role, there[name])
+            if fits and role in UNUSED and name.lower() != claim_name(role):  # that one is ours, from a run before
+                fits = name not in used and _is_unused(connection, table.c[name], UNUSED[role])
+            if fits:
+                yield role, name
+                break
+
+
+def _has_type(role: str, found: Mapping[str, Any]) -> bool:
+    type_ = found["type"]
+    if not isinstance(type_, TYPES[role]) or (isinstance(type_, sa.Enum) and role != "status"):
+        return False
+    if role == "owner_id" and integer_range(type_)[1] < LAST_OWNER:
+        return False
+    return bool(found["nullable"]) or UNUSED.get(role, "") is not None
+
+
+def _is_unused(connection: sa.Connection, column: sa.Column[Any], unused: Any) -> bool:
+    """Whether the first rows have nothing in this column but NULL and this value."""
+    first = sa.select(column.label("value")).limit(LOOKED_AT).subquery()
+    has_value = first.c.value.is_not(None) if unused is None else first.c.value != unused
+    return connection.scalar(sa.select(sa.literal_column("1")).select_from(first).where(has_value).limit(1)) is None
 
 
 def _values(connection: sa.Connection, table: sa.Table, names: Mapping[str, str]) -> dict[Any, int]:
@@ -135,7 +185,7 @@ def _values(connection: sa.Connection, table: sa.Table, names: Mapping[str, str]
     first = sa.select(table.c[names["status"]].label("value")).limit(LOOKED_AT).subquery()
     count = sa.func.count().label("rows")
     found = connection.execute(sa.select(first.c.value, count).group_by(first.c.value).order_by(count.desc()))
-    return {row.value: row.rows for row in found}
+    return {row.value: row.rows for row in found if isinstance(row.value, Hashable)}  # a SET of MySQL is not
 
 
 def _unique(connection: sa.Connection, table: sa.Table, there: Mapping[str, Any]) -> tuple[str, ...]:
@@ -167,7 +217,7 @@ class Plan:
             "side-car": {"side_car": True},
         }
         given: dict[str, Any] = {"table": self.found.table.fullname, **kinds[self.kind]}
-        columns = self.found.columns
+        columns = self.found.columns(self.kind)
         if self.kind == "side-car":
             given["columns"] = Columns(key=columns.key, priority=columns.priority, run_at=columns.run_at)
         else:
@@ -181,34 +231,6 @@ class Plan:
         if self.kind == "side-car":
             return side_car_tables(self.found.engine, name, columns=self.described()["columns"])
         return shared_tables(schema)
-
-    def waiting_row(self) -> dict[str, Any]:
-        """A row that is a job that waits: values for the columns that have no default, or that `where` compares."""
-        columns = self.found.table.columns
-        row = {column.name: self._sample(column) for column in columns if self._must_be_given(column)}
-        for name, text, number in EQUAL.findall(self.where or ""):
-            if name in columns:
-                row[name] = json.loads(number) if number else text.replace("''", "'")
-        return row
-
-    def _must_be_given(self, column: sa.Column[Any]) -> bool:
-        is_status = column.name == self.found.names.get("status") and "unclaimed" in self.states
-        is_counted = column.autoincrement is True or column.identity is not None or column.computed is not None
-        return is_status or (not column.nullable and column.server_default is None and not is_counted)
-
-    def _sample(self, column: sa.Column[Any]) -> Any:
-        if column.name == self.found.names.get("status"):
-            return self.states.get("unclaimed", next(iter(self.found.values), "new"))
-        type_ = column.type
-        if isinstance(type_, sa.Enum):
-            return type_.enums[0]
-        if isinstance(type_, sa.Boolean):
-            return True
-        if isinstance(type_, (sa.Integer, sa.Numeric)):
-            return 1
-        if isinstance(type_, sa.DateTime):
-            return datetime(2026, 1, 1, tzinfo=UTC).isoformat()
-        return date(2026, 1, 1).isoformat() if isinstance(type_, sa.Date) else "x"
 
 
 def with_locks(engine: sa.Engine, statement: str) -> str:

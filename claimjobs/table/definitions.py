@@ -80,7 +80,7 @@ def job_table(
     given = [item for item in payload if isinstance(item, sa.Column)]
     has_key = any(column.primary_key for column in given)
     key = [] if has_key else [sa.Column("id", sa.BigInteger, primary_key=True, autoincrement=True)]
-    ours = _job_columns(f"{name}_status")
+    ours = _job_columns(f"{name}_status", options.get("schema", metadata.schema))
     reserved = {column.name for column in (*key, *ours)}
     if taken := [column.name for column in given if column.name in reserved]:
         raise reserved_name(name, taken[0])
@@ -137,7 +137,7 @@ def claims_table(name: str, key: Iterable[sa.Column[Any]]) -> sa.Table:
     schema, _, bare = name.rpartition(".")
     columns = tuple(key)
     names = Columns.of_claims([column.name for column in columns]).names
-    ours = [column for column in _job_columns(fitting(f"{bare}_status")) if column.name in names]
+    ours = [column for column in _job_columns(fitting(f"{bare}_status"), schema or None) if column.name in names]
     for column in ours:
         column.name = column.key = names[column.name]
     table = sa.Table(bare, sa.MetaData(), *columns, *ours, schema=schema or None, **table_options())
@@ -233,10 +233,12 @@ def shared_tables(schema: str | None = None) -> list[sa.Table]:
     return [owner_table(metadata), queues_table(metadata), batches_table(metadata)]
 
 
-def _job_columns(states: str) -> tuple[sa.Column[Any], ...]:
-    """The columns of a job, in the order of `OURS`. `states`: the name of their type, where types have names."""
+def _job_columns(states: str, schema: str | None) -> tuple[sa.Column[Any], ...]:
+    """The columns of a job, in the order of `OURS`. `states`: the name of their type, where types have names; it is in
+    the schema of the table, where no table of another schema has one.
+    """
     return (
-        sa.Column("status", sa.Enum(*STATES, name=states), nullable=False, server_default=UNCLAIMED),
+        sa.Column("status", sa.Enum(*STATES, name=states, schema=schema), nullable=False, server_default=UNCLAIMED),
         sa.Column("owner_id", sa.Integer),
         sa.Column("owner_date", WholeSecond),
         sa.Column("priority", sa.Integer, nullable=False, server_default="0"),

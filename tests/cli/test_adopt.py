@@ -66,9 +66,7 @@ def test_the_files_that_it_writes_work_as_they_are(tables: Backend, tmp_path: Pa
     assert "-- locks no other table\nCREATE TABLE" in ended.out
     assert ("CREATE INDEX" in ended.out.partition("CREATE TABLE")[0]) is (case == "own columns")
     assert schema_of(tables) == before, "the database is only read"
-    for statement in (tmp_path / f"{table}_setup.sql").read_text().split(";\n"):
-        if statement.strip():
-            tables.run(re.sub("^-- .*$", "", statement, flags=re.M).replace(":", r"\:"))
+    run_setup(tables, tmp_path / f"{table}_setup.sql")
     words = ["--map", str(tmp_path / f"{table}.toml"), "--url", tables.url]
     assert claimjobs("explain", *words).code in (exits.OK, exits.WARNINGS)
     run = _in(tmp_path, tables, "claimjobs", "start-processing", f"{table}_jobs:handle", *words, "--drain", "--json")
@@ -76,6 +74,12 @@ def test_the_files_that_it_writes_work_as_they_are(tables: Backend, tmp_path: Pa
     assert (run.returncode, f'"done": {done}, ' in run.stdout.splitlines()[-1]) == (0, True), run.stdout + run.stderr
     tested = _in(tmp_path.parent, tables, "pytest", "-q", "-p", "no:cacheprovider", str(tmp_path))
     assert (tested.returncode, "1 passed" in tested.stdout) == (0, True), tested.stdout + tested.stderr
+
+
+def run_setup(database: Backend, script: Path) -> None:
+    for statement in script.read_text().split(";\n"):
+        if statement.strip():
+            database.run(re.sub("^-- .*$", "", statement, flags=re.M).replace(":", r"\:"))
 
 
 def _in(folder: Path, backend: Backend, *words: str) -> subprocess.CompletedProcess[str]:
@@ -99,6 +103,126 @@ def test_what_another_queue_has_made_is_not_made_again(tables: Backend, tmp_path
     assert "it has all that this queue needs" in ended.err
     tested = _in(tmp_path, tables, "pytest", "-q", "-p", "no:cacheprovider", "test_pairs_jobs.py")
     assert (tested.returncode, "1 passed" in tested.stdout) == (0, True), tested.stdout + tested.stderr
+
+
+def test_no_column_with_a_users_data_is_written(database: Backend, tmp_path: Path) -> None:
+    """Its owner is whose document it is, `worker` refers to another table, and `tries` has counted something."""
+    database.run("CREATE TABLE people (id INTEGER PRIMARY KEY)")
+    database.run(
+        "CREATE TABLE documents (id INTEGER PRIMARY KEY, owner_id INTEGER, worker INTEGER, locked_by VARCHAR(255), "
+        "status VARCHAR(9) NOT NULL, priority VARCHAR(9), attempts INTEGER NOT NULL, last_error INTEGER, suspect TEXT, "
+        "locked_at TIMESTAMP NULL, failures INTEGER, run_at INTEGER, FOREIGN KEY (worker) REFERENCES people (id))"
+    )
+    database.run(
+        "INSERT INTO documents (id, owner_id, status, attempts, suspect) VALUES (1, 7, 'new', 3, 'the butler')"
+    )
+    kept = "owner_id, worker, locked_by, priority, attempts, last_error, suspect, run_at"
+    words = ("--state", "unclaimed=new", "--state", "claimed=busy", "--state", "done=sent", "--on-done", "keep")
+    ended = claimjobs("adopt", "documents", "--kind", "rows", *words, "--into", tmp_path, "--url", database.url)
+    assert ended.code == exits.OK, ended.err
+    assert "column owner_id is not taken as the owner_id" in ended.out
+    columns = read_map(tmp_path / "documents.toml")["columns"]
+    assert {role: name for role, name in columns.names.items() if role != name} == {
+        "owner_id": "claim_owner_id",
+        "owner_date": "locked_at",
+        "run_at": "claim_run_at",
+        "attempts": "failures",
+        "last_error": "claim_last_error",
+        "suspect": "claim_suspect",
+    }
+    assert columns.priority is None
+    before = _row(database, kept)
+    run_setup(database, tmp_path / "documents_setup.sql")
+    queue = ("--map", str(tmp_path / "documents.toml"), "--url", database.url, "--drain")
+    run = _in(tmp_path, database, "claimjobs", "start-processing", "documents_jobs:handle", *queue)
+    assert run.returncode == 0, run.stdout + run.stderr
+    assert (_row(database, kept), _row(database, "status")) == (before, ("sent",))
+    words = ("--kind", "rows", "--state", "unclaimed=new", "--state", "claimed=busy", "--on-done", "keep")
+    again = claimjobs("adopt", "documents", *words, "--into", tmp_path / "again", "--url", database.url)
+    assert (again.code, "ADD COLUMN claim_owner_id" in again.out) == (exits.OK, False), "it knows its own columns again"
+
+
+def _row(database: Backend, columns: str) -> tuple[object, ...]:
+    with database.engine.connect() as connection:
+        return tuple(connection.execute(sa.text(f"SELECT {columns} FROM documents")).one())
+
+
+MORE_COLUMNS = {
+    "postgres": "u UUID NOT NULL, t TIME NOT NULL, i INTERVAL NOT NULL, b BYTEA NOT NULL, z TIMESTAMPTZ NOT NULL, "
+    "s SERIAL NOT NULL, j JSONB NOT NULL, a TEXT[] NOT NULL",
+}
+OTHER_COLUMNS = (
+    "u BINARY(16) NOT NULL, t TIME NOT NULL, b BLOB NOT NULL, z DATETIME NOT NULL, s BIGINT NOT NULL AUTO_INCREMENT, "
+    "j JSON NOT NULL, a ENUM('p', 'q') NOT NULL, UNIQUE (s)"
+)
+REAL = {"postgres": ("'10.0.0.1'", "INET", "XML")}
+
+
+@pytest.mark.filterwarnings("ignore:Did not recognize type")
+def test_the_test_has_a_row_that_is_a_job_or_is_skipped(database: Backend, tmp_path: Path) -> None:
+    """Tables of many types, empty or with a row; names that must be quoted; conditions of several forms."""
+    columns = MORE_COLUMNS.get(database.family, OTHER_COLUMNS)
+    value, real, unknown = REAL.get(database.family, ("b'1'", "BIT(1)", "POINT"))
+    for statement in (
+        f"CREATE TABLE shapes (id CHAR(3) PRIMARY KEY, n NUMERIC(3, 3) NOT NULL, d DATE NOT NULL, {columns})",
+        f"CREATE TABLE filled (id INTEGER PRIMARY KEY, n NUMERIC(9, 2), d DATE, x {real} NOT NULL)",
+        f"INSERT INTO filled VALUES (7, 12.5, '2026-02-03', {value})",
+        f"CREATE TABLE places (id INTEGER PRIMARY KEY, place {unknown})",
+        "CREATE TABLE stated (id INTEGER PRIMARY KEY, status JSON)",
+        "INSERT INTO stated VALUES (1, '{}')",
+        "CREATE TABLE flags (id INTEGER PRIMARY KEY, paid BOOLEAN NOT NULL DEFAULT false, kind VARCHAR(9))",
+    ):
+        database.run(statement)
+    skipped = {"places": "write into TABLES", "late": "write into ROW"}
+    flags = {"in": "kind IN ('a', 'b')", "paid": "paid = true", "seven": "id = 007", "late": "id > 5"}
+    cases = {name: (name, "true") for name in ("shapes", "filled", "places", "stated")}
+    cases |= {name: ("flags", where) for name, where in flags.items()}
+    for name, (table, where) in cases.items():
+        words = ("--kind", "side-car", "--where", where, "--into", tmp_path / name, "--url", database.url)
+        ended = claimjobs("adopt", table, *words)
+        assert (ended.code, skipped.get(name, "written") in ended.out) == (exits.OK, True), ended.err + ended.out
+        assert ("skipped, until you" in ended.out) is (name in skipped), ended.out
+        tested = _in(tmp_path / name, database, "pytest", "-q", "-p", "no:cacheprovider", str(tmp_path / name))
+        result = "1 skipped" if name in skipped else "1 passed"
+        assert result in tested.stdout, tested.stdout + tested.stderr
+
+
+def test_odd_names_are_written_so_that_each_file_can_be_read(database: Backend, tmp_path: Path) -> None:
+    quote = database.engine.dialect.identifier_preparer.quote_identifier
+    names = ["back\\nslash", "9 lives", 'q"x', "a_table_with_a_long_name_of_customers"]
+    if database.family == "postgres":
+        names.append("smile\U0001f600")  # a name of MySQL has no character of more than 16 bits
+    for name in names:
+        with database.engine.begin() as connection:
+            connection.exec_driver_sql(f"CREATE TABLE {quote(name)} (id INTEGER PRIMARY KEY, {quote('a:b')} INTEGER)")
+        into = tmp_path / str(names.index(name))
+        words = ("--kind", "rows", "--migration", "alembic", "--on-done", "delete", "--into", into)
+        ended = claimjobs("adopt", name, *words, "--url", database.url)
+        assert ended.code == exits.OK, ended.err
+        assert read_map(next(into.glob("*.toml")))["table"] == name
+        for file in into.glob("*.py"):
+            compile(file.read_text("utf-8"), file.name, "exec")
+        source = next(into.glob("*_setup.py")).read_text("utf-8")
+        assert len(re.findall('revision, down_revision = "(.*)", None', source)[0]) <= 32
+        tested = _in(into, database, "pytest", "-q", "-p", "no:cacheprovider", str(into))
+        assert "1 passed" in tested.stdout, tested.stdout + tested.stderr
+
+
+def test_a_table_of_another_schema_is_tested_in_none_of_it(database: Backend, tmp_path: Path) -> None:
+    """Two schemas have a table of this name; for MySQL they are databases, in which a test must make nothing."""
+    here = str(database.engine.url.database)
+    schemas = ["one", "two"] if database.family == "postgres" else [here]
+    for schema in schemas:
+        if schema != here:
+            database.run(f"CREATE SCHEMA {schema}")
+        database.run(f"CREATE TABLE {schema}.orders (id INTEGER PRIMARY KEY)")
+        into = tmp_path / schema
+        ended = claimjobs("adopt", f"{schema}.orders", "--kind", "side-car", "--into", into, "--url", database.url)
+        assert ended.code == exits.OK, ended.err
+        run_setup(database, into / "orders_setup.sql")
+        assert f"{schema}." not in (into / "test_orders_jobs.py").read_text().partition("TABLES = ")[2]
+        tested = _in(into, database, "pytest", "-q", "-p", "no:cacheprovider", str(into))
+        assert "1 passed" in tested.stdout, tested.stdout + tested.stderr
 
 
 def test_it_says_what_it_found_and_guesses_no_value(tables: Backend, tmp_path: Path) -> None:

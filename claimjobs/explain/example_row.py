@@ -1,0 +1,165 @@
+"""The test that `claimjobs adopt` writes: the tables that it makes, and a row that is a job."""
+
+from __future__ import annotations
+
+import copy
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from datetime import UTC, date, datetime, time, timedelta
+from decimal import Decimal
+from typing import Any, Final
+from uuid import UUID
+
+import sqlalchemy as sa
+
+from claimjobs.database.connect import connected
+from claimjobs.database.error_translation import reason
+from claimjobs.errors import BadArgument
+from claimjobs.explain.adoption import Plan
+from claimjobs.explain.diagnosis import column_for
+from claimjobs.table.ddl import ddl_statements
+from claimjobs.table.definitions import shared_tables
+
+EQUAL: Final = r"\b{}[\"`]?\s*(?:=|IN\s*\()\s*(?:'((?:[^']|'')*)'|(-?\d+(?:\.\d+)?))"
+"""A comparison of a column in SQL, with its name in {}: the text or the number that it is compared with."""
+SAMPLES: Final[Mapping[type[Any], Any]] = {
+    bool: True,
+    int: 1,
+    float: 1.0,
+    str: "x",
+    bytes: b"x",
+    date: date(2026, 1, 1),
+    time: time(12),
+    timedelta: timedelta(hours=1),
+    UUID: UUID(int=1),
+    list: [],
+    dict: {},
+}
+"""A value for each type in Python."""
+IMPORTS: Final[Mapping[str, str]] = {
+    "datetime": "import datetime",
+    "zoneinfo": "import zoneinfo",
+    "Decimal": "from decimal import Decimal",
+    **dict.fromkeys(("IPv4Address", "IPv4Network"), "from ipaddress import IPv4Address, IPv4Network"),
+    **dict.fromkeys(("IPv6Address", "IPv6Network"), "from ipaddress import IPv6Address, IPv6Network"),
+    "UUID": "from uuid import UUID",
+}
+"""What the `repr` of a value needs, by a name in it."""
+
+
+def imports_of(text: str) -> list[str]:
+    """The imports that this text of values needs."""
+    return list(dict.fromkeys(line for name, line in IMPORTS.items() if re.search(rf"\b{name}\b", text)))
+
+
+def statements_of(plan: Plan) -> list[str]:
+    """The statements that make all tables of this queue in an empty database, without a schema: on MySQL that would be
+    another database, a real one. Raises BadArgument if SQLAlchemy cannot describe a column.
+    """
+    found = plan.found
+    columns = plan.described()["columns"]
+    added = [column_for(role, found.table, columns) for role in found.lacks(plan.kind)]
+    beside = [] if plan.kind != "side-car" else [_without_schema(plan.tables()[0])]
+    try:
+        own = ddl_statements(found.engine, [_alone(plan, added)], marked=False)
+    except sa.exc.CompileError as error:
+        raise BadArgument(f"write into TABLES the statements that make the tables ({error})") from None
+    return [*own, *ddl_statements(found.engine, [*beside, *shared_tables()])]
+
+
+def _alone(plan: Plan, added: Iterable[sa.Column[Any]]) -> sa.Table:
+    """The table without comments, without defaults, which may call functions, and without what refers to others."""
+    table, names = plan.found.table, {column.name for column in plan.found.table.columns}
+    alone = sa.Table(table.name, sa.MetaData())
+    for column in (*table.columns, *(column for column in added if column.name not in names)):
+        copied = column._copy()
+        copied.comment = None
+        if column.table is table and isinstance(copied.server_default, sa.DefaultClause):
+            copied.server_default = None
+        alone.append_column(copied)
+    if not list(table.primary_key):
+        sa.Index(f"{table.name}_key", *(alone.c[name] for name in plan.found.key), unique=True)
+    return _without_schema(alone)
+
+
+def _without_schema(table: sa.Table) -> sa.Table:
+    same = table.to_metadata(sa.MetaData(), schema=None)  # type: ignore[arg-type]
+    for column in same.columns:
+        if getattr(column.type, "schema", None) is not None:
+            column.type = copy.copy(column.type)
+            column.type.schema = None  # type: ignore[attr-defined]
+    return same
+
+
+def example_row(plan: Plan) -> dict[str, Any]:
+    """A row that is a job that waits: one of the table's if there is one, else values for the columns that need one.
+
+    Raises BadArgument if there is none, and none can be made up.
+    """
+    where = sa.literal_column(f"({plan.where or 'true'}\n)", sa.Boolean)  # it may end in a comment
+    try:
+        with connected(plan.found.engine) as connection:
+            first = connection.execute(_waiting(plan, where)).first()
+            row = dict(_values(plan, None if first is None else first._asdict()))
+            is_job = connection.scalar(_meets(plan.found.table, row, where)) is not None
+    except sa.exc.StatementError as error:
+        raise BadArgument(f"write into ROW a row that is a job (none could be made: {reason(error)})") from None
+    if not is_job:
+        raise BadArgument(
+            f"write into ROW a row that is a job (the table has none with {plan.where}, and none was made)"
+        )
+    return row
+
+
+def _waiting(plan: Plan, where: Any) -> sa.Select[Any]:
+    table, states = plan.found.table, plan.states
+    waits = [table.c[plan.found.names["status"]] == states["unclaimed"]] if "unclaimed" in states else []
+    return sa.select(table).where(where, *waits).limit(1)
+
+
+def _meets(table: sa.Table, row: Mapping[str, Any], where: Any) -> sa.Select[Any]:
+    """Whether a row meets a predicate. The first part of the union, without rows, gives the columns their types."""
+    values = [sa.literal(row[c.name], c.type) if c.name in row else sa.null() for c in table.columns]
+    rows = sa.union_all(sa.select(table).where(sa.false()), sa.select(*values)).subquery(table.name)
+    return sa.select(sa.literal_column("1")).select_from(rows).where(where)
+
+
+def _values(plan: Plan, first: Mapping[str, Any] | None) -> Iterator[tuple[str, Any]]:
+    """The columns that have values. Of those that claimjobs writes, only what `where` or NOT NULL needs: `first` may
+    have been tried already.
+    """
+    table, names = plan.found.table, plan.found.names
+    ours = {name for role, name in names.items() if role != "status"}
+    for column in table.columns:
+        is_named = re.search(rf"(?<!\w){re.escape(column.name)}(?!\w)", plan.where or "", re.I) is not None
+        is_status = column.name == names.get("status") and "unclaimed" in plan.states
+        must = not column.nullable and column is not table.autoincrement_column
+        if column.computed is not None or (column.identity is not None and (column.identity.always or not is_named)):
+            continue
+        if first is not None and (is_named or column.name not in ours):
+            if first[column.name] is not None:
+                yield column.name, first[column.name]
+        elif is_named or is_status or must:
+            yield column.name, plan.states["unclaimed"] if is_status else _sample(plan, column)
+
+
+def _sample(plan: Plan, column: sa.Column[Any]) -> Any:
+    """A value of this column that is there, or the first one of its type. Raises BadArgument."""
+    type_: Any = column.type
+    # That of JSON depends on the release of SQLAlchemy.
+    python = dict if isinstance(type_, sa.JSON) else type_.python_type
+    if compared := re.search(EQUAL.format(re.escape(column.name)), plan.where or "", re.I):
+        text = compared[2] or compared[1].replace("''", "'")
+        return python(text) if python in (int, float, Decimal) else text
+    if column.name == plan.found.names.get("status") and plan.found.values:
+        return next(iter(plan.found.values))
+    if choices := getattr(type_, "enums", None) or getattr(type_, "values", None):
+        return choices[0]
+    if python is Decimal:
+        has_units = type_.precision is None or type_.precision > (type_.scale or 0)
+        return Decimal(1) if has_units else Decimal(1).scaleb(-type_.scale)
+    if python is datetime:
+        return datetime(2026, 1, 1, tzinfo=UTC if type_.timezone else None)
+    if python not in SAMPLES:
+        raise BadArgument(f"write into ROW a row that is a job (there is no example of the type of {column.name!r})")
+    return SAMPLES[python]
