@@ -106,7 +106,7 @@ def example_row(plan: Plan) -> dict[str, Any]:
         raise BadArgument(f"write into ROW a row that is a job (none could be made: {reason(error)})") from None
     if not is_job:
         raise BadArgument(
-            f"write into ROW a row that is a job (the table has none with {plan.where}, and none was made)"
+            f"the table has no row with {plan.where}, and none was made: write into ROW a row that is a job"
         )
     return row
 

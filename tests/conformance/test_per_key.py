@@ -14,8 +14,6 @@ import pytest
 import sqlalchemy as sa
 
 from claimjobs import Batch, PerKey, Queue, Retry, job_table, key_tables, make, side_car_tables
-from claimjobs.claim import key_locking, key_search
-from claimjobs.errors import BadArgument
 from claimjobs.options import Liveness
 from claimjobs.statements.key_rows import PART
 from tests.backends import Backend, Clock
@@ -374,113 +372,6 @@ def test_jobs_of_a_small_key_are_found_whatever_statistics_say(backend: Backend)
         for statement in (jobs, statements.waiting):
             assert len(connection.execute(statement, values).all()) == 1
             assert backend.rows_read(connection, statement, values) <= FEW_ROWS, str(statement)
-
-
-# --- many keys, of which no claim has a job ------------------------------------------------------------------
-
-
-@pytest.fixture
-def small_steps(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As if there were thousands of keys: a claim reads few key rows, and a search few keys."""
-    monkeypatch.setattr(key_locking, "MOST_ROWS", 10)
-    monkeypatch.setattr(key_search, "PAGE", 5)
-    for seconds in ("SEARCH", "SHARE", "LATEST"):
-        monkeypatch.setattr(key_search, seconds, 0.0)
-
-
-@pytest.mark.usefixtures("small_steps")
-@pytest.mark.parametrize("fair", [True, False])
-def test_a_job_behind_many_keys_of_other_predicates_is_claimed(backend: Backend, fair: bool) -> None:
-    queue = mails(backend, PerKey("customer", fair=fair), range(45), where="d = 'mine'")
-    for customer in range(45):  # a key row each, whatever the predicate
-        backend.run(f"INSERT INTO mails_keys (customer) VALUES ({customer})")
-    backend.run("UPDATE mails SET d = 'mine' WHERE customer = 44")
-    claims = [queue.claim(3) for _ in range(8)]
-    assert [ids(batch) for batch in claims if batch] == [[45]]
-
-
-@pytest.mark.usefixtures("small_steps")
-def test_a_drain_ends_beside_many_keys_of_other_predicates(backend: Backend) -> None:
-    queue, done = mails(backend, PerKey("customer"), range(25), where="customer = 3"), list[int]()
-    for batch in queue.batches(drain=True):
-        with batch:
-            done += ids(batch)
-            batch.done()
-    assert done == [4]
-    assert queue.stats().not_in_queue == 24
-
-
-@pytest.mark.usefixtures("small_steps")
-def test_a_drain_finds_the_follow_up_of_its_last_job(backend: Backend) -> None:
-    """Its key is before the place where the search for new keys is."""
-    queue, done = mails(backend, PerKey("customer")), list[int]()
-    queue.enqueue({"id": n, "customer": n, "run_at": datetime(2100, 1, 1, tzinfo=UTC)} for n in range(10, 40))
-    backend.insert("mails", [{"id": 50, "customer": 50}])
-    for batch in queue.batches(drain=True):
-        with batch:
-            if 50 in ids(batch):
-                backend.insert("mails", [{"id": 1, "customer": 1}])
-            done += ids(batch)
-            batch.done()
-    assert done == [50, 1]
-
-
-def test_a_search_through_very_many_keys_takes_several_claims(
-    backend: Backend, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The owner's connection is needed for its heartbeat, too."""
-    monkeypatch.setattr(key_search, "PAGE", 5)
-    monkeypatch.setattr(key_search, "LONGEST", 0.0)
-    queue = mails(backend, PerKey("customer"))
-    queue.enqueue({"id": n, "customer": n, "run_at": datetime(2100, 1, 1, tzinfo=UTC)} for n in range(12))
-    contended = [queue.claim().contended for _ in range(9)]
-    assert (contended[:3], False in contended) == ([True] * 3, True)
-
-
-@pytest.mark.usefixtures("small_steps")
-def test_a_function_as_predicate_forgets_no_search(backend: Backend) -> None:
-    queue, done = mails(backend, PerKey("customer"), [n % 30 for n in range(300)]), set[int]()
-    for _ in range(60):
-        with queue.claim(2, where=_always) as batch:
-            done |= {job["customer"] for job in batch.jobs}
-            batch.done()
-    assert len(done) == 30
-
-
-def _always() -> sa.ColumnElement[bool]:
-    return sa.text("customer >= 0")  # type: ignore[return-value]
-
-
-def test_a_rate_is_kept_when_a_key_has_no_job_for_a_while(backend: Backend, clock: Clock) -> None:
-    queue = mails(backend, PerKey("customer", rate="2/h", burst=2), now=clock.sql)
-    claimed = 0
-    for number in range(1, 6):
-        queue.enqueue([{"id": number, "customer": 7}])
-        for _ in range(2):
-            with queue.claim() as batch:
-                claimed += len(batch)
-                batch.done()
-    assert claimed == 2
-    clock.now += timedelta(minutes=31)
-    assert len(queue.claim()) == 1
-
-
-def test_a_drain_does_not_wait_for_the_rate_of_a_key_without_jobs(backend: Backend) -> None:
-    queue, done = mails(backend, PerKey("customer", rate="1/h"), [7]), list[int]()
-    for batch in queue.batches(drain=True):
-        with batch:
-            done += ids(batch)
-            batch.done()
-    assert done == [1]
-
-
-def test_weights_are_of_keys_as_the_database_compares_them(backend: Backend) -> None:
-    """A map has texts, and so has who copies a key from a page."""
-    queue = mails(backend, PerKey("customer", weights={"7": 3}), [6] * 60 + [7] * 60)
-    customers = Counter(job["customer"] for job in queue.claim(40).jobs)
-    assert customers == {6: 7, 7: 20}
-    with pytest.raises(BadArgument, match="'seven' is no value of column 'customer'"):
-        backend.bare_queue(MAILS, per_key=PerKey("customer", weights={"seven": 3})).claim()
 
 
 # --- with suspects, with sleeping consumers, without key rows, explained ------------------------------------
