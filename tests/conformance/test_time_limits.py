@@ -18,7 +18,7 @@ from tests.conformance.jobs import jobs
 from tests.conformance.test_explain import of
 
 LIMITS: dict[str, tuple[str, str, float]] = {
-    "postgres": ("idle_in_transaction_session_timeout", "SET idle_in_transaction_session_timeout = 300", 0.3),
+    "postgres": ("idle_in_transaction_session_timeout", "SET idle_in_transaction_session_timeout = 3000", 3),
     "mysql": ("wait_timeout", "SET SESSION wait_timeout = 3", 3),
     "mariadb": ("idle_transaction_timeout", "SET SESSION idle_transaction_timeout = 3", 3),
 }
