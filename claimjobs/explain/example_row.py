@@ -63,7 +63,7 @@ def statements_of(plan: Plan) -> list[str]:
     try:
         own = ddl_statements(found.engine, [_alone(plan, added)], marked=False)
     except sa.exc.CompileError as error:
-        raise BadArgument(f"write into TABLES the statements that make the tables ({error})") from None
+        raise BadArgument(f"{error}: write into TABLES the statements that make the tables") from None
     return [*own, *ddl_statements(found.engine, [*beside, *shared_tables()])]
 
 
@@ -103,7 +103,7 @@ def example_row(plan: Plan) -> dict[str, Any]:
             row = dict(_values(plan, None if first is None else first._asdict()))
             is_job = connection.scalar(_meets(plan.found.table, row, where)) is not None
     except sa.exc.StatementError as error:
-        raise BadArgument(f"write into ROW a row that is a job (none could be made: {reason(error)})") from None
+        raise BadArgument(f"no row could be made ({reason(error)}): write into ROW one that is a job") from None
     if not is_job:
         raise BadArgument(
             f"the table has no row with {plan.where}, and none was made: write into ROW a row that is a job"
@@ -161,5 +161,5 @@ def _sample(plan: Plan, column: sa.Column[Any]) -> Any:
     if python is datetime:
         return datetime(2026, 1, 1, tzinfo=UTC if type_.timezone else None)
     if python not in SAMPLES:
-        raise BadArgument(f"write into ROW a row that is a job (there is no example of the type of {column.name!r})")
+        raise BadArgument(f"there is no example of the type of {column.name!r}: write into ROW a row that is a job")
     return SAMPLES[python]
