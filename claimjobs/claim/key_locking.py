@@ -18,6 +18,7 @@ from uuid import UUID
 import sqlalchemy as sa
 
 from claimjobs.claim.candidates import check_keys, first_group, first_locked_group
+from claimjobs.claim.key_search import LONGEST as LONGEST_SEARCH
 from claimjobs.claim.key_search import KeySearch, parts_of, values_of
 from claimjobs.claim.locking import JobLocks, Locking
 from claimjobs.claim.row_reader import AS_IT_IS, RowReader
@@ -228,6 +229,7 @@ class KeyRowLocks(JobLocks):
         key row were searched to the end, if there are none.
         """
         sweep, visited, seen, left = self._sweep, list[KeyRow](), set[Any](), size
+        ends = time.monotonic() + LONGEST_SEARCH
         while left > size // NEARLY:
             if len(visited) >= MOST_ROWS:
                 sweep.is_cut = left == size
@@ -246,7 +248,7 @@ class KeyRowLocks(JobLocks):
             elif left < size:
                 sweep.place = None
                 break
-            elif not (found := self._search.to_the_end(connection, self._statements)):
+            elif not (found := self._search.to_the_end(connection, self._statements, ends)):
                 sweep.place = None
                 return visited, found is False
         return visited, True

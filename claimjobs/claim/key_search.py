@@ -20,7 +20,8 @@ SHARE: Final = 10
 LATEST: Final = 0.1
 """Seconds between two such searches at most, while there are claims."""
 LONGEST: Final = 0.25
-"""Seconds that a claim without a job searches: it has the owner's connection, which is to send heartbeats, too."""
+"""Seconds that a claim without a job searches in all: it has the owner's connection, which is to send heartbeats, too,
+and others wait for the key rows that it has inserted."""
 
 
 class KeySearch:
@@ -50,11 +51,10 @@ class KeySearch:
                 self._at = time.monotonic() + min(SHARE * took, LATEST)
                 return
 
-    def to_the_end(self, connection: sa.Connection, statements: KeyStatements) -> bool | None:
+    def to_the_end(self, connection: sa.Connection, statements: KeyStatements, ends: float) -> bool | None:
         """Search until there is such a key, which has a key row then. False: there is none in all pages, and no claim
-        got a job meanwhile. None: that took too long, and the next claim goes on.
+        got a job meanwhile. None: the time `ends` has come, and the next claim goes on.
         """
-        ends = time.monotonic() + LONGEST
         while True:
             self._is_whole = self._is_whole or self._after is None
             if self._page(connection, statements):

@@ -13,6 +13,7 @@ from claimjobs.statements.count import Predicates
 from claimjobs.statements.side_car import SideCarJoin, of_jobs, unclaimed, waiting
 from claimjobs.table.backend import Backend
 from claimjobs.table.columns import CLAIMED, DEAD, DONE, STATES, UNCLAIMED
+from claimjobs.table.key_rows import KeyRows
 
 
 class JobRows:
@@ -20,7 +21,7 @@ class JobRows:
 
     def __init__(self, backend: Backend, now: sa.ColumnElement[Any]) -> None:
         self._roles, self._dialect, self._now = backend.roles, backend.dialect, now
-        self._claim_rows = backend.source.claim_rows
+        self._source, self._claim_rows = backend.source, backend.source.claim_rows
 
     def meeting(self, where: Predicates) -> Predicates:
         """The predicates of a row with a state, if the job's row in the user's table meets all these."""
@@ -80,6 +81,16 @@ class JobRows:
         if state not in self._roles.state.can:
             return sa.select(sa.literal(0))
         return count.up_to(self._roles, state, self.order(order), *self.meeting(()))
+
+    def claimed_by_key(self, key_rows: KeyRows) -> sa.Select[Any]:
+        """The keys of `per_key` with key rows, and how many jobs of each are claimed."""
+        source, claimed = self._source.table, self.in_state(CLAIMED)
+        if self._claim_rows is not None:  # the search begins at the claim rows, which have few jobs
+            both = key_rows.table.join(source, key_rows.same)
+            return sa.select(*key_rows.key, sa.func.count()).select_from(both).where(claimed).group_by(*key_rows.key)
+        mine = self._dialect.with_values(key_rows.of_jobs, key_rows.key)
+        jobs = sa.select(sa.func.count()).select_from(source).where(mine, claimed).correlate(key_rows.table)
+        return sa.select(*key_rows.key, jobs.scalar_subquery())
 
     @property
     def by_owner(self) -> sa.Select[Any]:

@@ -17,7 +17,6 @@ from claimjobs.dialects.types import Instant
 from claimjobs.errors import BadArgument
 from claimjobs.statements.find import SUSPECT, Selection, group_size
 from claimjobs.statements.job_rows import JobRows
-from claimjobs.table.columns import CLAIMED
 from claimjobs.table.key_rows import KeyRows
 from claimjobs.table.roles import ColumnRoles
 
@@ -171,9 +170,8 @@ class KeyStatements:
 
         It begins when the key rows are locked. Whoever claimed a job of these keys had locked them, and has committed.
         """
-        both = self._table.join(self._source.table, self._key_rows.same)
-        rows = sa.select(*self.key, sa.func.count()).select_from(both).where(self._job_rows.in_state(CLAIMED))
-        return rows.where(self._dialect.among_some(self.key, "claimjobs_per_keys")).group_by(*self.key)
+        rows = self._job_rows.claimed_by_key(self._key_rows)
+        return rows.where(self._dialect.among_some(self.key, "claimjobs_per_keys"))
 
     def jobs(self) -> sa.Select[Any]:
         """The first `each` jobs of each of `per_keys`: that key, the job's key, when it is due, whether it is
