@@ -130,3 +130,8 @@ def with_claim(job: Job, claim: Mapping[str, Any]) -> Job:
 def key_of(row: Any) -> Any:
     """The key in a row of key columns."""
     return row[0] if len(row) == 1 else tuple(row)
+
+
+def values_of(key: Any) -> Sequence[Any]:
+    """The values of a key's columns: the other way round."""
+    return key if isinstance(key, tuple) else (key,)

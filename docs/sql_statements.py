@@ -109,8 +109,8 @@ def _per_key(roles: ColumnRoles, dialect: Dialect, selection: Selection) -> dict
     call = key_rows.call(ours, database_now())
     read = RowReader(roles, dialect, known=list(record_of(_backend(roles, dialect)).values_of(0))).parts
     return {
-        "unknown": built.unknown(after=False),
-        "unknown after": built.unknown(after=True),
+        "unknown": built.unknown[False],
+        "unknown after": built.unknown[True],
         "appear": built.appear,
         "next": built.next(after=False),
         "next after": built.next(after=True),

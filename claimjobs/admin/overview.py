@@ -17,11 +17,11 @@ from claimjobs.database.clock import in_seconds
 from claimjobs.dialects import Key
 from claimjobs.instants import age
 from claimjobs.job import key_of
+from claimjobs.statements.count import Predicates
 from claimjobs.statements.job_rows import job_rows
 from claimjobs.statements.key_rows import KeyStatements
 from claimjobs.table.backend import Backend
 from claimjobs.table.columns import DEAD
-from claimjobs.table.predicates import Where
 from claimjobs.table.roles import ColumnRoles
 
 FAILED_SHOWN: Final = 10
@@ -151,12 +151,12 @@ def read_overview(
 
 
 def with_failed_jobs(
-    seen: Overview, jobs: StoredJobs, roles: ColumnRoles, order: Sequence[sa.ColumnElement[Any]], *, where: Where
+    seen: Overview, jobs: StoredJobs, roles: ColumnRoles, order: Sequence[sa.ColumnElement[Any]], of_queue: Predicates
 ) -> Overview:
-    """The same with its failed jobs, if it has counted some. `where`: the queue's predicate."""
+    """The same with its failed jobs, if it has counted some. `of_queue`: the predicates of its jobs."""
     backlog = seen.backlog
     dead = jobs.last(DEAD, order, FAILED_SHOWN) if backlog.dead else ()
-    retrying = jobs.worst(where, order, among=backlog.limit, most=FAILED_SHOWN) if backlog.retrying else ()
+    retrying = jobs.worst(of_queue, order, among=backlog.limit, most=FAILED_SHOWN) if backlog.retrying else ()
     return replace(
         seen,
         dead=tuple(_failed_job(stored, roles) for stored in dead),

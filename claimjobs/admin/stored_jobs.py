@@ -120,13 +120,12 @@ class StoredJobs:
         return self._found_by(rows, limit)
 
     def worst(
-        self, where: Where, order: Sequence[sa.ColumnElement[Any]], *, among: int, most: int
+        self, of_queue: Sequence[Predicate], order: Sequence[sa.ColumnElement[Any]], *, among: int, most: int
     ) -> tuple[StoredJob, ...]:
         """At most so many of the first `among` unclaimed jobs, by the queue's order: those that have failed, or are
-        suspects, those with the most failures first.
+        suspects, those with the most failures first. `of_queue`: over columns of the user's table.
         """
-        narrower = predicates_of(where, self._source, self._dialect.lexis)
-        unclaimed, by_state = self._job_rows.unclaimed_among(narrower), self._job_rows.order(order)
+        unclaimed, by_state = self._job_rows.unclaimed_among(of_queue), self._job_rows.order(order)
         return self._found_by(statements.worst_failed(self._roles, unclaimed, by_state, most), among)
 
     def count(self, where: Where = None, *, state: str | None = None, most: int | None = None) -> int:

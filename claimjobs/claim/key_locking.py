@@ -18,17 +18,16 @@ from uuid import UUID
 import sqlalchemy as sa
 
 from claimjobs.claim.candidates import check_keys, first_group, first_locked_group
-from claimjobs.claim.key_search import LONGEST as LONGEST_SEARCH
-from claimjobs.claim.key_search import KeySearch, parts_of, values_of
+from claimjobs.claim.key_search import ALONE, KeySearch
 from claimjobs.claim.locking import JobLocks, Locking
 from claimjobs.claim.row_reader import AS_IT_IS, RowReader
 from claimjobs.claim.strategy import LATER, NOTHING, ClaimRequest, ClaimResult, Phase
 from claimjobs.database.compiled_statement import CompiledStatement, PlainReader
 from claimjobs.dialects import Key
-from claimjobs.job import key_of
+from claimjobs.job import key_of, values_of
 from claimjobs.per_key import PerKey
 from claimjobs.statements.find import Selection
-from claimjobs.statements.key_rows import AT, KeyStatements
+from claimjobs.statements.key_rows import AT, KeyStatements, parts_of
 from claimjobs.statements.lock import lock
 from claimjobs.table.backend import Backend
 
@@ -229,7 +228,7 @@ class KeyRowLocks(JobLocks):
         key row were searched to the end, if there are none.
         """
         sweep, visited, seen, left = self._sweep, list[KeyRow](), set[Any](), size
-        ends = time.monotonic() + LONGEST_SEARCH
+        ends = time.monotonic() + ALONE
         while left > size // NEARLY:
             if len(visited) >= MOST_ROWS:
                 sweep.is_cut = left == size

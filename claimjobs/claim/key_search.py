@@ -3,23 +3,22 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
 from typing import Any, Final
 
 import sqlalchemy as sa
 
 from claimjobs.job import key_of
-from claimjobs.statements.key_rows import PART, KeyStatements
+from claimjobs.statements.key_rows import KeyStatements, parts_of
 
 PAGE: Final = 500
 """Jobs among whose keys such a key is searched for at once."""
-SEARCH: Final = 0.005
+BESIDE: Final = 0.005
 """Seconds after which a search beside claims ends. It goes on later."""
 SHARE: Final = 10
 """It takes at most about one part in so many of the time."""
 LATEST: Final = 0.1
 """Seconds between two such searches at most, while there are claims."""
-LONGEST: Final = 0.25
+ALONE: Final = 0.25
 """Seconds that a claim without a job searches in all: it has the owner's connection, which is to send heartbeats, too,
 and others wait for the key rows that it has inserted."""
 
@@ -47,7 +46,7 @@ class KeySearch:
             self._is_whole = False
             self._page(connection, statements)
             took = time.monotonic() - began
-            if self._after is None or took > SEARCH:
+            if self._after is None or took > BESIDE:
                 self._at = time.monotonic() + min(SHARE * took, LATEST)
                 return
 
@@ -77,19 +76,9 @@ class KeySearch:
     def _page(self, connection: sa.Connection, statements: KeyStatements) -> bool:
         after = self._after
         given = {"claimjobs_rows_wanted": PAGE, **({} if after is None else parts_of(after))}
-        rows = connection.execute(statements.unknown(after=after is not None), given).all()
+        rows = connection.execute(statements.unknown[after is not None], given).all()
         found = [parts_of(key_of(key)) for *key, wanted in rows if wanted]
         if found:
             connection.execute(statements.appear, found)
         self._after = key_of(rows[-1][:-1]) if rows else None
         return bool(found)
-
-
-def parts_of(key: Any) -> dict[str, Any]:
-    """The parameters for one key."""
-    return {PART.format(number): part for number, part in enumerate(values_of(key))}
-
-
-def values_of(key: Any) -> Sequence[Any]:
-    """The values of a key's columns."""
-    return key if isinstance(key, tuple) else (key,)

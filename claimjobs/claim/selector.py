@@ -54,6 +54,11 @@ class Selector:
         """The queue's predicate, over columns of the user's table; empty: it has none."""
         return predicates_of(self.where, self.roles, self.dialect.lexis)
 
+    @property
+    def lasting(self) -> Sequence[Predicate]:
+        """The same, if each claim has the same: a function may select other rows each time, so all rows count."""
+        return () if callable(self.where) else self.own
+
     def predicates(self, where: Where) -> tuple[Predicate, ...]:
         """Both predicates, and that of the rows that this Queue may still claim, over columns of the user's table."""
         return (*self.own, *predicates_of(where, self.roles, self.dialect.lexis), self.claimable)

@@ -83,10 +83,11 @@ class QueueOperations:
     def stats(self) -> Stats:
         """The jobs by status, the age of the oldest, and the owners. Raises ClaimsDiffer and BadPredicate.
 
-        Unclaimed jobs are those that meet the queue's predicate; in the other states all jobs of the table count.
+        Unclaimed jobs are those that meet the queue's predicate, unless it is a function, which may select other rows
+        each time; in the other states all jobs of the table count.
         """
         with self._reading() as connection:
-            of_queue = self._consumer.plans.selector.own
+            of_queue = self._consumer.plans.selector.lasting
             return statistics.read_stats(connection, self._access.backend, of_queue, self._chosen.now)
 
     def backlog(self, limit: int = LIMIT) -> Backlog:
@@ -96,7 +97,7 @@ class QueueOperations:
         """
         plans, now = self._consumer.plans, self._chosen.now
         with self._reading() as connection:
-            backend, of_queue = self._access.backend, plans.selector.own
+            backend, of_queue = self._access.backend, plans.selector.lasting
             return read_backlog(connection, backend, plans.order, of_queue, now=now, limit=limit)
 
     def overview(self, limit: int = LIMIT) -> Overview:
@@ -104,11 +105,11 @@ class QueueOperations:
         It reads as much as `backlog`. Raises as that does.
         """
         plans, backend, now = self._consumer.plans, self._access.backend, self._chosen.now
-        order, of_queue = plans.order, plans.selector.own
+        order, of_queue = plans.order, plans.selector.lasting
         with self._reading() as connection:
             keys = plans.key_statements
             seen = read_overview(connection, backend, order, of_queue, key_statements=keys, now=now, limit=limit)
-        return with_failed_jobs(seen, self.jobs, backend.roles, order, where=self._chosen.where)
+        return with_failed_jobs(seen, self.jobs, backend.roles, order, of_queue)
 
     def retries(self, where: Where = None) -> Retries:
         """How many failed jobs wait for their next attempt, and when the first of them is due. Raises BadPredicate.

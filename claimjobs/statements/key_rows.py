@@ -15,6 +15,7 @@ import sqlalchemy as sa
 from claimjobs.dialects import Dialect
 from claimjobs.dialects.types import Instant
 from claimjobs.errors import BadArgument
+from claimjobs.job import values_of
 from claimjobs.statements.find import SUSPECT, Selection, group_size
 from claimjobs.statements.job_rows import JobRows
 from claimjobs.table.key_rows import KeyRows
@@ -84,8 +85,8 @@ class KeyStatements:
 
     def _is(self, key: Any) -> sa.ColumnElement[bool]:
         """The predicate of a key that a user has written, in a map perhaps as a text."""
-        parts = key if isinstance(key, tuple) else (key,)
-        return sa.and_(*(column == _written(part, column) for column, part in zip(self.key, parts, strict=True)))
+        written = (column == _written(part, column) for column, part in zip(self.key, values_of(key), strict=True))
+        return sa.and_(*written)
 
     def first_due(self, limit: int) -> sa.Select[Any]:
         """The key rows that have been due for the longest time: key, `next_at`, and the time."""
@@ -212,11 +213,15 @@ class KeyStatements:
 
     # --- keys without a key row --------------------------------------------------------------------------
 
-    def unknown(self, *, after: bool) -> sa.Select[Any]:
+    @cached_property
+    def unknown(self) -> Mapping[bool, sa.Select[Any]]:
         """The keys of the next jobs that wait, in the order of keys, each with a 1 if it has no key row, or is said to
-        be next later than one of its jobs. `after`: after the key of the parameters `claimjobs_part_0` ... So each
-        page passes a key with many jobs.
+        be next later than one of its jobs. True: after the key of the parameters `claimjobs_part_0` ... So each page
+        passes a key with many jobs.
         """
+        return {after: self._page(after=after) for after in (False, True)}
+
+    def _page(self, *, after: bool) -> sa.Select[Any]:
         jobs = self._key_rows.of_jobs
         page = sa.select(*jobs).select_from(self._source.table).where(self._job_rows.unclaimed)
         if after:
@@ -251,6 +256,11 @@ class KeyStatements:
 
     def _one(self) -> Sequence[sa.BindParameter[Any]]:
         return [sa.bindparam(PART.format(number), type_=column.type) for number, column in enumerate(self.key)]
+
+
+def parts_of(key: Any) -> dict[str, Any]:
+    """The parameters for one key."""
+    return {PART.format(number): part for number, part in enumerate(values_of(key))}
 
 
 def _written(value: Any, column: sa.Column[Any]) -> Any:

@@ -12,7 +12,7 @@ from claimjobs.errors import BadPredicate
 from claimjobs.metrics.backlog_reader import BacklogReader
 from servers.proxy import Proxy
 from tests.backends import Backend
-from tests.conformance.jobs import jobs
+from tests.conformance.jobs import JOBS, jobs
 from tests.conformance.orders import beside, orders
 from tests.conformance.owners import age, still
 from tests.conformance.test_rights import account
@@ -56,6 +56,18 @@ def test_unclaimed_jobs_are_those_that_meet_the_predicate_of_the_queue(backend: 
         batch.fail(batch[0], "no", retry=False)
     backend.run("UPDATE jobs SET d = 'moved' WHERE status = 'dead'")
     assert (queue.backlog().dead, queue.stats().dead, queue.stats().left) == (1, 1, 1)
+
+
+def test_with_a_function_as_predicate_all_unclaimed_jobs_count(backend: Backend) -> None:
+    backend.queue().enqueue(jobs(6))
+    letters = iter("0000" + "x" * 100)
+    queue = backend.bare_queue(where=lambda: JOBS.c.d >= next(letters))
+    with queue.claim(1) as batch:
+        batch.fail(batch[0], "not now", retry_in=600)
+    found, stats, seen = queue.backlog(), queue.stats(), queue.overview()
+    assert (found.unclaimed, found.due, found.retrying) == (6, 5, 1)
+    assert (stats.unclaimed, stats.not_in_queue, stats.left) == (6, 0, 6)
+    assert (seen.backlog.unclaimed, len(seen.retrying)) == (6, 1)
 
 
 def test_of_a_side_car_too(backend: Backend) -> None:
