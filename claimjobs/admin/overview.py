@@ -151,7 +151,12 @@ def read_overview(
 
 
 def with_failed_jobs(
-    seen: Overview, jobs: StoredJobs, roles: ColumnRoles, order: Sequence[sa.ColumnElement[Any]], of_queue: Predicates
+    seen: Overview,
+    jobs: StoredJobs,
+    roles: ColumnRoles,
+    order: Sequence[sa.ColumnElement[Any]],
+    *,
+    of_queue: Predicates,
 ) -> Overview:
     """The same with its failed jobs, if it has counted some. `of_queue`: the predicates of its jobs."""
     backlog = seen.backlog

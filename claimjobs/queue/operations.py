@@ -109,7 +109,7 @@ class QueueOperations:
         with self._reading() as connection:
             keys = plans.key_statements
             seen = read_overview(connection, backend, order, of_queue, key_statements=keys, now=now, limit=limit)
-        return with_failed_jobs(seen, self.jobs, backend.roles, order, of_queue)
+        return with_failed_jobs(seen, self.jobs, backend.roles, order, of_queue=of_queue)
 
     def retries(self, where: Where = None) -> Retries:
         """How many failed jobs wait for their next attempt, and when the first of them is due. Raises BadPredicate.

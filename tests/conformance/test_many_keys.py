@@ -20,7 +20,7 @@ def small_steps(monkeypatch: pytest.MonkeyPatch) -> None:
     """As if there were thousands of keys: a claim reads few key rows, and a search few keys."""
     monkeypatch.setattr(key_locking, "MOST_ROWS", 10)
     monkeypatch.setattr(key_search, "PAGE", 5)
-    for seconds in ("SEARCH", "SHARE", "LATEST"):
+    for seconds in ("BESIDE", "SHARE", "LATEST"):
         monkeypatch.setattr(key_search, seconds, 0.0)
 
 
@@ -66,7 +66,7 @@ def test_a_search_through_very_many_keys_takes_several_claims(
 ) -> None:
     """The owner's connection is needed for its heartbeat, too."""
     monkeypatch.setattr(key_search, "PAGE", 5)
-    monkeypatch.setattr(key_search, "LONGEST", 0.0)
+    monkeypatch.setattr(key_locking, "ALONE", 0.0)
     queue = mails(backend, PerKey("customer"))
     queue.enqueue({"id": n, "customer": n, "run_at": datetime(2100, 1, 1, tzinfo=UTC)} for n in range(12))
     contended = [queue.claim().contended for _ in range(9)]
