@@ -61,6 +61,8 @@ class Arena:
     """The URL of a replica where their claims find candidates."""
     per_key: int = 0
     """How many jobs of each value of column `e` may be claimed at once; 0: any number."""
+    in_order: bool = False
+    """Whether the jobs of each value of column `e` are done one after the other, in their order."""
     roads: dict[Road, str] = field(default_factory=dict)
     """URLs by which consumers may go, other than the server's own."""
     prefix: list[str] = field(default_factory=list)
@@ -76,7 +78,7 @@ class Arena:
     def __post_init__(self) -> None:
         self.engine = engine_to(self.server.url, poolclass=sa.NullPool)
         make(self.engine, tables_for("jobs"))
-        if self.per_key:
+        if self.per_key or self.in_order:
             jobs = tables_for("jobs")[0]
             columns = ("status", "e", "priority", "id", "run_at", "suspect")
             sa.Index("jobs_by_key", *(jobs.c[name] for name in columns)).create(self.engine)
@@ -144,7 +146,8 @@ class Arena:
     @contextlib.contextmanager
     def fleet(self, formation: Formation) -> Iterator[None]:
         """The groups of a formation at work, under load. Afterwards none of their processes is left."""
-        self.formation = formation.but(claims=self.claims, candidates=self.candidates, per_key=self.per_key)
+        limits = {"per_key": self.per_key, "in_order": self.in_order}
+        self.formation = formation.but(claims=self.claims, candidates=self.candidates, **limits)
         self.groups, self.supervisors, self.bares, self.witnesses = [], [], [], []
         self.strikes = []
         audit.forget(self.engine)

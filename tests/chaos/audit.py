@@ -258,6 +258,20 @@ class Story:
             most = max(most, now[key])
         return most
 
+    @cached_property
+    def out_of_order(self) -> list[str]:
+        """Claims of jobs before which others of their key were to be done, each described."""
+        left, wrong = defaultdict[str, dict[int, Move]](dict), []
+        for move in self.moves:
+            mine = left[self.keys.get(move.job, "")]
+            if move.old_status is None:
+                mine[move.job] = move
+            elif move.new_status in (None, "dead"):
+                mine.pop(move.job, None)
+            elif move.new_status == "claimed" and (first := next(iter(mine), move.job)) != move.job:
+                wrong.append(f"job {move.job} was claimed at {move.at:.3f} before job {first}")
+        return wrong
+
     # --- how long it took ------------------------------------------------------------------------------
 
     @cached_property

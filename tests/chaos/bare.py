@@ -32,7 +32,8 @@ def main(url: str, settings: dict[str, Any]) -> None:
     liveness = Liveness(patience=PATIENCE, **shown)
     retry = Retry(settings["attempts"])
     where: dict[str, Any] = {"claims": settings["claims"], "order_by": () if settings["any_order"] else None}
-    where["per_key"] = PerKey("e", at_most=settings["per_key"]) if settings["per_key"] else None
+    limits = {"at_most": settings["per_key"] or None, "in_order": settings["in_order"]}
+    where["per_key"] = PerKey("e", **limits) if any(limits.values()) else None
     where["locking"] = Replica(settings["candidates"]) if settings["candidates"] else None
     with Queue(url, liveness=liveness, retry=retry, **where) as queue:
         signal.signal(signal.SIGTERM, lambda *_: queue.stop())

@@ -24,7 +24,7 @@ THREADS: Final = "tests.chaos.work:handle_job"
 TASKS: Final = "tests.chaos.work:await_job"
 BARE: Final = (
     *("size", "lease", "max_batch_time", "attempts", "threads"),
-    *("claims", "session_lock", "candidates", "any_order", "per_key"),
+    *("claims", "session_lock", "candidates", "any_order", "per_key", "in_order"),
 )
 """The settings of a consumer without a supervisor."""
 PATIENCE: Final = 60.0
@@ -74,6 +74,8 @@ class Settings:
     """How many threads of a consumer without a supervisor share its Queue."""
     per_key: int = 0
     """How many jobs of each value of column `e` may be claimed at once; 0: any number."""
+    in_order: bool = False
+    """Whether the jobs of each value of column `e` are done one after the other, in their order."""
     stop_timeout: float | None = None
     """Seconds from a SIGTERM until a supervisor releases what its consumers hold."""
 
@@ -197,13 +199,16 @@ def supervised(url: str, settings: Settings, consumers: int) -> list[str]:
     }
     if settings.stop_timeout is not None:
         options["--stop-timeout"] = settings.stop_timeout
+    if settings.per_key or settings.in_order:
+        options["--per-key"] = "e"
     if settings.per_key:
-        options |= {"--per-key": "e", "--per-key-at-most": settings.per_key}
+        options["--per-key-at-most"] = settings.per_key
     handler = HANDLER
     if settings.concurrency:
         options["--concurrency"] = settings.concurrency
         handler = TASKS if settings.tasks else THREADS
     words = [str(word) for option in options.items() for word in option]
+    words += ["--per-key-in-order"] if settings.in_order else []
     return [sys.executable, "-m", "claimjobs", "start-processing", handler, *words, "--json"]
 
 

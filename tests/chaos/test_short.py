@@ -206,6 +206,16 @@ def test_the_audit_leaves_out_a_claim_that_its_own_transaction_undid() -> None:
     assert as_in_rows([mine, other, later, done]) == [mine, other, later, done]
 
 
+def test_the_audit_finds_a_job_that_was_claimed_before_an_earlier_one_of_its_key() -> None:
+    inserted = [_move(job, None, "unclaimed") for job in (1, 2, 3)]
+    first, last = _move(1, "unclaimed", "claimed", new=OWNER), _move(3, "unclaimed", "claimed", new=OTHER)
+    done = _move(1, "claimed", None, old=OWNER)
+    keys = {1: "a", 2: "b", 3: "a"}
+    assert not replace(_story(*inserted, first, done, last), keys=keys).out_of_order
+    [wrong] = replace(_story(*inserted, first, last, done), keys=keys).out_of_order
+    assert wrong.startswith("job 3 was claimed")
+
+
 def _story(*moves: Move, left: dict[int, tuple[str, str]] | None = None) -> audit.Story:
     pids = {OWNER: 1, OTHER: 2}
     return audit.Story(runs=[], moves=list(moves), sessions={(OWNER, 1)}, pids=pids, deaths={}, left=left or {})

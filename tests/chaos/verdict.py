@@ -87,8 +87,11 @@ def judge(arena: Arena, fault: Fault, leaks: list[str]) -> Verdict:
     else:
         verdict.delays = [delay for strike in arena.strikes if (delay := went_on(story, strike)) is not None]
     story.dump(arena.folder / f"{arena.server.backend}-{fault.name}.txt".replace(" ", "-"), arena.strikes)
-    if arena.per_key and story.most_in_hand > arena.per_key:
-        leaks = [*leaks, f"{story.most_in_hand} jobs of one key were claimed at once, more than {arena.per_key}"]
+    most = 1 if arena.in_order else arena.per_key
+    if most and story.most_in_hand > most:
+        leaks = [*leaks, f"{story.most_in_hand} jobs of one key were claimed at once, more than {most}"]
+    if arena.in_order:
+        leaks = [*leaks, *story.out_of_order[:5]]
     verdict.broken = [*leaks, *_broken(verdict, fault, story)]
     return verdict
 

@@ -1,7 +1,8 @@
-"""Three hosts, two of them with consumers: one vanishes, or is cut off and comes back, or their clocks are wrong."""
+"""A host with the server, others with consumers: one vanishes, or is cut off and comes back, or their clocks are wrong."""
 
 from __future__ import annotations
 
+import os
 import random
 import time
 from collections.abc import Iterator, Mapping
@@ -11,12 +12,12 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Final
 
-from claimjobs.options import ClaimsKind
 from servers import Backend
 from servers.network import Host, network
 from tests.chaos.arena import Arena, clock
 from tests.chaos.faults.network import COME_BACK_SECONDS
-from tests.chaos.faults.processes import kill_bare
+from tests.chaos.faults.processes import freeze, kill_bare, kill_group, kill_supervised
+from tests.chaos.faults.server import restart
 from tests.chaos.fleet import Formation, Group, Settings, until
 from tests.cluster.setting import Setting
 
@@ -24,6 +25,10 @@ FLEET: Final = Formation(supervised=2, bare=3, witnesses=0).but(lease=3.0, road=
 RIGHT_CLOCKS: Final[Mapping[str, float]] = MappingProxyType({"one": 0.0, "two": 0.0})
 WRONG_CLOCKS: Final[Mapping[str, float]] = MappingProxyType({"one": 5.0, "two": -7.0})
 """Hours."""
+SEED: Final = os.environ.get("CHAOS_SEED", "1")
+"""Of the random times and choices."""
+TEN: Final = Formation(supervised=4, bare=6, witnesses=0).but(lease=3.0, road="namespace")
+THREE_HOSTS: Final[Mapping[str, float]] = MappingProxyType({"one": 0.0, "two": 0.0, "three": 0.0})
 
 
 class HostsArena(Arena):
@@ -61,13 +66,13 @@ class HostsArena(Arena):
 
 
 @contextmanager
-def three(
-    folder: Path, *, backend: Backend, claims: ClaimsKind = "rows", clocks: Mapping[str, float] = RIGHT_CLOCKS
+def several(
+    folder: Path, *, backend: Backend, clocks: Mapping[str, float] = RIGHT_CLOCKS, **options: Any
 ) -> Iterator[Arena]:
-    """An arena on three hosts. `clocks`: by how many hours those of the consumers' hosts are off."""
+    """An arena on several hosts. `clocks`: by how many hours those of the consumers' hosts are off. `options`: of it."""
     with network("database", *clocks) as hosts, hosts["database"].serve(backend) as server:
-        print(f"{backend} {server.version}, three hosts", flush=True)
-        arena = HostsArena(server, random.Random(f"hosts {backend}"), folder, claims)
+        print(f"{backend} {server.version}, a host for it and {len(clocks)} for consumers", flush=True)
+        arena = HostsArena(server, random.Random(f"hosts {SEED} {backend}"), folder, **options)
         arena.hosts = {name: hosts[name] for name in clocks}
         arena.clocks = clocks
         arena.roads["namespace"] = server.network_url
@@ -117,8 +122,8 @@ def part(arena: Arena) -> None:
 
 
 def _settings(backend: Backend, title: str) -> tuple[Setting, ...]:
-    place, per_batch = partial(three, backend=backend), partial(three, backend=backend, claims="batches")
-    skewed = partial(three, backend=backend, clocks=WRONG_CLOCKS)
+    place, per_batch = partial(several, backend=backend), partial(several, backend=backend, claims="batches")
+    skewed = partial(several, backend=backend, clocks=WRONG_CLOCKS)
     return (
         Setting(f"{title}, a host vanishes", place, FLEET, (vanish,)),
         Setting(f"{title}, a host vanishes, claims per batch", per_batch, FLEET, (vanish,)),
@@ -127,4 +132,18 @@ def _settings(backend: Backend, title: str) -> tuple[Setting, ...]:
     )
 
 
-SETTINGS: Final = (*_settings("postgres", "Postgres"), *_settings("mysql", "MySQL"))
+def _with_keys(backend: Backend, title: str) -> Iterator[Setting]:
+    place = partial(several, backend=backend, clocks=THREE_HOSTS)
+    faults = (kill_supervised, freeze, part, restart, kill_bare, kill_group)
+    limited, in_order = partial(place, per_key=2), partial(place, claims="batches", in_order=True)
+    yield Setting(f"{title}, ten consumers on three hosts, at most 2 of a key", limited, TEN, faults)
+    yield Setting(f"{title}, ten consumers on three hosts, keys in order, claims per batch", in_order, TEN, faults)
+
+
+SETTINGS: Final = (
+    *_settings("postgres", "Postgres"),
+    *_settings("mysql", "MySQL"),
+    *_with_keys("postgres", "Postgres"),
+    *_with_keys("mysql", "MySQL"),
+    *_with_keys("mariadb", "MariaDB"),
+)
