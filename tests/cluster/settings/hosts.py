@@ -1,4 +1,4 @@
-"""A host with the server, others with consumers: one vanishes, or is cut off and comes back, or their clocks are wrong."""
+"""A host with the server, and others with consumers: one vanishes, or is cut off and back, or their clocks are wrong."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ class HostsArena(Arena):
 def several(
     folder: Path, *, backend: Backend, clocks: Mapping[str, float] = RIGHT_CLOCKS, **options: Any
 ) -> Iterator[Arena]:
-    """An arena on several hosts. `clocks`: by how many hours those of the consumers' hosts are off. `options`: of it."""
+    """An arena on several hosts. `clocks`: by how many hours those of the consumers' hosts are off."""
     with network("database", *clocks) as hosts, hosts["database"].serve(backend) as server:
         print(f"{backend} {server.version}, a host for it and {len(clocks)} for consumers", flush=True)
         arena = HostsArena(server, random.Random(f"hosts {SEED} {backend}"), folder, **options)
