@@ -59,6 +59,16 @@ CLAIMJOBS = Peer(
 CLAIMJOBS_PER_KEY = replace(CLAIMJOBS, module="claimjobs_per_key", title="claimjobs, at most 5 of a key")
 CLAIMJOBS_BATCHES = replace(CLAIMJOBS, module="claimjobs_batches", title="claimjobs with claims per batch")
 
+PG_BOSS = Peer(
+    module="pg_boss",
+    title="pg-boss",
+    npm=("pg-boss@12.35.0",),  # 12.38.0 asks for a release of rrule-temporal that is not in the registry
+    jobs={POSTGRES: 40_000},
+    left="select count(*) from pgboss.job where state < 'completed'",
+    done="its row says 'completed'",
+    batch=1_000,
+)
+
 PEERS = (
     Peer(
         module="article",
@@ -95,15 +105,7 @@ PEERS = (
         done="its row is deleted",
         batch=500,
     ),
-    Peer(
-        module="pg_boss",
-        title="pg-boss",
-        npm=("pg-boss@12.35.0",),  # 12.38.0 asks for a release of rrule-temporal that is not in the registry
-        jobs={POSTGRES: 40_000},
-        left="select count(*) from pgboss.job where state < 'completed'",
-        done="its row says 'completed'",
-        batch=1_000,
-    ),
+    PG_BOSS,
     Peer(
         module="oban",
         title="oban",
@@ -180,14 +182,8 @@ PEERS = (
 )
 
 PER_KEY = (
-    Peer(
-        module="pg_boss_groups",
-        title="pg-boss, at most 5 of a group",
-        npm=("pg-boss@12.35.0",),
-        jobs={POSTGRES: 20_000},
-        left="select count(*) from pgboss.job where state < 'completed'",
-        done="its row says 'completed'",
-        batch=100,
+    replace(
+        PG_BOSS, module="pg_boss_groups", title="pg-boss, at most 5 of a group", jobs={POSTGRES: 20_000}, batch=100
     ),
 )
 """With a limit for each key: they run where they are asked for by name, beside `--claims per-key`."""

@@ -51,16 +51,16 @@ def environment(peer: Peer) -> Environment:
     python = _python(peer.python)
     folder = cache.fill(_name(peer, python), lambda into: _install(peer, python, into))
     if peer.npm:
-        _copy_drivers(peer, folder)
+        _copy_drivers(folder)
     return Environment(folder / "bin/python", folder)
 
 
-def _copy_drivers(peer: Peer, folder: Path) -> None:
+def _copy_drivers(folder: Path) -> None:
     """Node looks for packages beside the file that asks for them: so our files are copied there.
 
     This is done before a worker is started: a worker would read half a file while another one is copied over it.
     """
-    for file in (SYSTEMS.with_name("driver.mjs"), SYSTEMS / f"{peer.module}.mjs"):
+    for file in (SYSTEMS.with_name("driver.mjs"), *SYSTEMS.glob("*.mjs")):
         shutil.copy(file, folder)
 
 

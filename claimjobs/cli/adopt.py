@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import ast
 import json
 import keyword
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from hashlib import blake2b
 from pathlib import Path
-from typing import Any, Final, TypeVar
+from typing import Any, Final, NamedTuple
 
 import click
 import sqlalchemy as sa
@@ -26,8 +25,6 @@ from claimjobs.queue.map_file import queue_of
 from claimjobs.table.columns import ROLES, STATES, Columns
 from claimjobs.table.create import missing_tables
 from claimjobs.table.ddl import ddl_statements
-
-Made = TypeVar("Made")
 
 MIGRATIONS: Final = ("sql", "alembic", "django")
 LEAST: Final = ("unclaimed", "claimed")
@@ -144,7 +141,8 @@ def adopt(target: Target, table: str, migration: str, into: Path, **chosen: Any)
         show(*_described(found))
         plan = _plan(found, **chosen)
         statements = [*_altered(plan), *ddl_statements(engine, missing_tables(engine, plan.tables()))]
-        files = _files(plan, statements, migration, into)
+        example = _example(plan)
+        files = _files(plan, statements, example, migration, into)
         for path in files:
             if path.exists():
                 raise click.UsageError(f"{path} exists, and is not written over: give another folder, --into")
@@ -155,8 +153,8 @@ def adopt(target: Target, table: str, migration: str, into: Path, **chosen: Any)
     # Once more, because the statements may have pushed it off the screen.
     show(f"{plan.kind}: {dict(found.reasons())[plan.kind]}", *(f"{path}: written" for path in files))
     map_file, script, module, test = files
-    if skipped := re.search(r"^pytestmark = pytest.mark.skip\((.*)\)$", files[test], re.M):
-        show(f"{test}: skipped, until you {ast.literal_eval(skipped[1])}")
+    if example.lacks:
+        show(f"{test}: skipped, because {example.lacks}")
     first = f"run {script}, then" if statements else "it has all that this queue needs:"
     run = f"`claimjobs start-processing {module.stem}:handle --map {map_file.name}`"
     run += "" if into == Path() else f" in {into}"
@@ -267,7 +265,7 @@ def _shown(value: object) -> str:
 # --- files ---------------------------------------------------------------------------------------------------
 
 
-def _files(plan: Plan, statements: list[str], migration: str, into: Path) -> dict[Path, str]:
+def _files(plan: Plan, statements: list[str], example: Example, migration: str, into: Path) -> dict[Path, str]:
     """What is written, by the paths. `statements`: to be run before the first claim."""
     table = plan.found.table
     short = re.sub(r"\W", "_", table.name)
@@ -283,7 +281,7 @@ def _files(plan: Plan, statements: list[str], migration: str, into: Path) -> dic
             migration, plan.found.engine, statements, form
         ),
         f"{module}.py": HANDLER.format(**form),
-        f"test_{module}.py": _test(plan, form),
+        f"test_{module}.py": _test(plan, example, form),
     }
     return {into / name: text for name, text in files.items()}
 
@@ -317,25 +315,40 @@ def _migration(kind: str, engine: sa.Engine, statements: list[str], form: Mappin
     return (ALEMBIC if kind == "alembic" else DJANGO).format(**form, lines=lines)
 
 
-def _test(plan: Plan, form: Mapping[str, str]) -> str:
-    """The test makes all tables in a database of its own. It is skipped if its author must write a part of it."""
-    lacks: list[str] = []
-    statements, row = _made(statements_of, plan, lacks) or [], _made(example_row, plan, lacks) or {}
-    skip = f"pytestmark = pytest.mark.skip({'; '.join(lacks)!r})\n" if lacks else ""
-    tables = "[\n" + "".join(f"    {statement.rstrip(';')!r},\n" for statement in statements) + "]"
-    title = dialect_named_by(plan.found.engine).title
-    imports = "".join(f"{line}\n" for line in sorted((*imports_of(repr(row)), "from pathlib import Path"), key=_place))
-    more = {"skip": skip, "tables": tables, "row": repr(row), "imports": imports, "title": title}
-    return TEST.format(**form, **more, name=plan.found.table.name)
+class Example(NamedTuple):
+    """What a test of the handler begins with."""
+
+    statements: list[str]
+    """They make the tables."""
+    row: dict[str, Any]
+    """A job."""
+    lacks: str
+    """What is missing of both, and is to be written; empty: nothing."""
 
 
-def _made(make: Callable[[Plan], Made], plan: Plan, lacks: list[str]) -> Made | None:
-    """A part of the test; None: it cannot be made, and `lacks` gets what is to be written."""
+def _example(plan: Plan) -> Example:
+    """The tables as they will be, and a row with a value in each column that wants one."""
+    statements, row, lacks = list[str](), dict[str, Any](), list[str]()
     try:
-        return make(plan)
+        statements = statements_of(plan)
     except BadArgument as error:
         lacks.append(str(error))
-        return None
+    try:
+        row = example_row(plan)
+    except BadArgument as error:
+        lacks.append(str(error))
+    return Example(statements, row, "; ".join(lacks))
+
+
+def _test(plan: Plan, example: Example, form: Mapping[str, str]) -> str:
+    """The test makes all tables in a database of its own. It is skipped if its author must write a part of it."""
+    row, lacks = repr(example.row), example.lacks
+    skip = f"pytestmark = pytest.mark.skip({lacks!r})\n" if lacks else ""
+    tables = "[\n" + "".join(f"    {statement.rstrip(';')!r},\n" for statement in example.statements) + "]"
+    title = dialect_named_by(plan.found.engine).title
+    imports = "".join(f"{line}\n" for line in sorted((*imports_of(row), "from pathlib import Path"), key=_place))
+    more = {"skip": skip, "tables": tables, "row": row, "imports": imports, "title": title}
+    return TEST.format(**form, **more, name=plan.found.table.name)
 
 
 def _place(line: str) -> tuple[bool, str]:

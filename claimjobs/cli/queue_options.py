@@ -31,7 +31,7 @@ from claimjobs.cli.options import (
 from claimjobs.database.connect import connected, engine_of
 from claimjobs.embedded.server import database_url
 from claimjobs.errors import UnfitTable
-from claimjobs.options import CLAIMS, FINISHES, HOLDS, LEAVE, SIDE_CAR, Retry
+from claimjobs.options import CLAIMS, FINISHES, HOLDS, LEAVE, Retry
 from claimjobs.queue.map_file import Described, described_in, per_key_of, queue_of
 from claimjobs.queue.queue import Queue
 
@@ -169,10 +169,11 @@ class Target:
         table = self.described.get("table")
         if not isinstance(table, str) or self.described.get("side_car"):
             return
-        schema, _, name = f"{table}{SIDE_CAR}".rpartition(".")
+        side_car = side_car_name(table, True)
+        schema, _, name = side_car.rpartition(".")
         with suppress(sa.exc.SQLAlchemyError), connected(engine) as connection:
             if sa.inspect(connection).has_table(name, schema=schema or None):
-                say(f"{table} has a side-car, {table}{SIDE_CAR}: give the --map of that queue, or --side-car")
+                say(f"{table} has a side-car, {side_car}: give the --map of that queue, or --side-car")
 
 
 def database_options(command: AnyCommand) -> AnyCommand:

@@ -10,6 +10,7 @@ import sqlalchemy as sa
 from claimjobs.dialects.inspection import Finding
 from claimjobs.errors import StateMissing
 from claimjobs.explain.plans import Subject
+from claimjobs.statements import samples
 from claimjobs.table.reflection import MARK_LOST, lost_mark
 from claimjobs.table.roles import AGAIN
 
@@ -35,8 +36,7 @@ def states(connection: sa.Connection, subject: Subject) -> Iterator[Finding]:
     roles = subject.backend.source
     if roles.status is None:  # as that of a table with a side-car, which has the states
         return
-    first = sa.select(roles.status.label("value"), roles.state.name.label("state")).limit(LOOKED_AT).subquery()
-    rows = connection.execute(sa.select(first.c.value, first.c.state).distinct().limit(LOOKED_AT)).all()
+    rows = connection.execute(samples.states(roles, roles.status, LOOKED_AT)).all()
     if rows and all(row.state is None for row in rows):
         found = sorted("NULL" if row.value is None else repr(row.value) for row in rows)
         more = f" and {len(found) - SHOWN} more values" if len(found) > SHOWN else ""

@@ -21,6 +21,12 @@ def keys(roles: ColumnRoles, dialect: Dialect) -> sa.Select[Any]:
     return _some(sa.select(*roles.key).where(*dialect.readable(roles.key)))
 
 
+def states(roles: ColumnRoles, status: sa.Column[Any], limit: int) -> sa.Select[Any]:
+    """The values of the status of the first `limit` rows, once each: `value`, `state`; no state: it means none."""
+    first = sa.select(status.label("value"), roles.state.name.label("state")).limit(limit).subquery()
+    return sa.select(first.c.value, first.c.state).distinct()
+
+
 def locked(roles: ColumnRoles, dialect: Dialect) -> sa.Select[Any]:
     """Lock those of the rows `keys` that nobody else has locked, as a claim does: their keys."""
     return free_ones(dialect.restrict_to_keys(sa.select(*roles.key), roles.key, roles.key_index), roles)

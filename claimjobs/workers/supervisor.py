@@ -225,28 +225,27 @@ class Supervisor:
             self._note(message)
         pid = child.process.pid if child.process is not None else None
         code = child.reap()
+        how = how_ended(code)
         owner, child.owner_id = child.owner_id, None
         if code == 0 and child.ended_normally and not child.ended_unasked:
             child.finished = True
             return
         if owner is not None:
-            self._reclaim_thread.add(owner, f"process {pid} ended {how_ended(code)}")
+            self._reclaim_thread.add(owner, f"process {pid} ended {how}")
         if child.gave_up is not None:
             self._give_up(child, child.gave_up)
             return
         if child.ending:
             child.finished = True
-            log.warning("process %s ended %s while it was stopping", pid, how_ended(code), extra=child.end_fields(code))
+            log.warning("process %s ended %s while it was stopping", pid, how, extra=child.end_fields(code))
         elif self._ends_again(child, code):
-            words = (
-                f"{STRIKES} consumers in a row ended themselves {how_ended(code)}: does the handler exit its process?"
-            )
+            words = f"{STRIKES} consumers in a row ended themselves {how}: does the handler exit its process?"
             self._give_up(child, GaveUp("exit", words))
         else:
             pause = child.replace_later()
-            how = "because of a SIGTERM of its own" if child.ended_unasked else how_ended(code)
+            why = "because of a SIGTERM of its own" if child.ended_unasked else how
             words = "process %s ended %s; replaced in %.1f s"
-            log.warning(words, pid, how, pause, extra=child.end_fields(code))
+            log.warning(words, pid, why, pause, extra=child.end_fields(code))
 
     def _ends_again(self, child: ProcessSlot, code: int) -> bool:
         """Whether STRIKES processes ended themselves with one exit code, and no batch in between.

@@ -15,7 +15,17 @@ import pytest
 
 from benchmarks.peers import __main__ as command
 from benchmarks.peers import environments, race, report
-from benchmarks.peers.catalogue import CLAIMJOBS, CLAIMJOBS_BATCHES, MYSQL, PEERS, POSTGRES, Peer, claimjobs_at
+from benchmarks.peers.catalogue import (
+    CLAIMJOBS,
+    CLAIMJOBS_BATCHES,
+    CLAIMJOBS_PER_KEY,
+    MYSQL,
+    PEERS,
+    PER_KEY,
+    POSTGRES,
+    Peer,
+    claimjobs_at,
+)
 from benchmarks.peers.driver import Order
 from benchmarks.peers.environments import SYSTEMS, Environment, NotHere
 from benchmarks.peers.race import Outcome, RunFailed
@@ -34,7 +44,7 @@ HERE = Environment(Path(sys.executable))
 
 def test_every_system_has_its_file_and_every_file_its_system() -> None:
     files = {file.stem for pattern in ("*.py", "*.mjs") for file in SYSTEMS.glob(pattern) if file.stem[0] != "_"}
-    assert files == {peer.module for peer in (CLAIMJOBS, CLAIMJOBS_BATCHES, *PEERS)}
+    assert files == {peer.module for peer in (CLAIMJOBS, CLAIMJOBS_BATCHES, CLAIMJOBS_PER_KEY, *PEERS, *PER_KEY)}
 
 
 @pytest.mark.parametrize("peer", PEERS, ids=lambda peer: peer.module)

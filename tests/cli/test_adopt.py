@@ -181,7 +181,7 @@ def test_the_test_has_a_row_that_is_a_job_or_is_skipped(database: Backend, tmp_p
         words = ("--kind", "side-car", "--where", where, "--into", tmp_path / name, "--url", database.url)
         ended = claimjobs("adopt", table, *words)
         assert (ended.code, skipped.get(name, "written") in ended.out) == (exits.OK, True), ended.err + ended.out
-        assert ("skipped, until you" in ended.out) is (name in skipped), ended.out
+        assert ("skipped, because" in ended.out) is (name in skipped), ended.out
         tested = _in(tmp_path / name, database, "pytest", "-q", "-p", "no:cacheprovider", str(tmp_path / name))
         result = "1 skipped" if name in skipped else "1 passed"
         assert result in tested.stdout, tested.stdout + tested.stderr

@@ -34,3 +34,14 @@ def refused_after(engine: sa.Engine, word: str, statement: str) -> Iterator[None
     finally:
         sa.event.remove(engine, "after_cursor_execute", answered)
     assert not armed
+
+
+def refuse_where(backend: Backend, when: str, condition: str, words: str) -> None:
+    """A trigger `refuse`, such as before each `UPDATE ON jobs`, refuses the rows of which this is true."""
+    if backend.has("swallowing triggers"):
+        body = f"BEGIN IF {condition} THEN RAISE EXCEPTION '{words}'; END IF; RETURN COALESCE(NEW, OLD); END"
+        backend.run(f"CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS $${body}$$")
+        how = "EXECUTE FUNCTION refuse()"
+    else:
+        how = f"BEGIN IF {condition} THEN SIGNAL SQLSTATE '45000' SET MESSAGE_TEXT = '{words}'; END IF; END"
+    backend.run(f"CREATE TRIGGER refuse BEFORE {when} FOR EACH ROW {how}")

@@ -20,6 +20,7 @@ from tests.backends import Backend, Clock
 from tests.conformance.jobs import before_the_lock
 from tests.conformance.orders import spoil
 from tests.conformance.owners import declare_dead, hold_of, still
+from tests.conformance.refusals import refuse_where
 
 START = datetime(2030, 1, 1, tzinfo=UTC)
 MANY, FEW_ROWS = 3_000, 20
@@ -392,13 +393,7 @@ def test_a_row_that_no_claim_can_take_is_found_behind_a_key_that_waits(backend: 
     queue = mails(backend, in_order, [*[7] * 70, 8, 9], retry=Retry(base=600.0, cap=600.0))
     with queue.claim(1) as batch:
         batch.fail(batch[0], "not now")
-    if backend.family == "postgres":
-        body = "BEGIN IF NEW.id = 71 THEN RAISE EXCEPTION ''not this''; END IF; RETURN NEW; END"
-        backend.run(f"CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS '{body}'")
-        how = "EXECUTE FUNCTION refuse()"
-    else:
-        how = "BEGIN IF NEW.id = 71 THEN SIGNAL SQLSTATE '45000' SET MESSAGE_TEXT = 'not this'; END IF; END"
-    backend.run(f"CREATE TRIGGER refuse BEFORE UPDATE ON mails FOR EACH ROW {how}")
+    refuse_where(backend, "UPDATE ON mails", "NEW.id = 71", "not this")
     found = [queue.claim(10) for _ in range(3)]
     assert [ids(batch) for batch in found if batch] == [[72]]
 

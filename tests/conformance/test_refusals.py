@@ -17,6 +17,7 @@ from claimjobs.statements.find import Selection
 from claimjobs.table.roles import roles_of
 from tests.backends import Backend
 from tests.conformance.jobs import jobs
+from tests.conformance.refusals import refuse_where
 
 SWALLOW = """
 CREATE FUNCTION swallow() RETURNS trigger LANGUAGE plpgsql AS
@@ -35,14 +36,7 @@ def swallow(backend: Backend, event: str, first: str = "0000", table: str = "job
 
 def refuse(backend: Backend, event: str, d: str, table: str = "jobs") -> None:
     """A row with this `d` is refused, with an error that says so."""
-    words = f"the row {d} is protected"
-    if backend.has("swallowing triggers"):
-        body = f"BEGIN IF OLD.d = ''{d}'' THEN RAISE EXCEPTION ''{words}''; END IF; RETURN OLD; END"
-        backend.run(f"CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS '{body}'")
-        how = "EXECUTE FUNCTION refuse()"
-    else:
-        how = f"BEGIN IF OLD.d = '{d}' THEN SIGNAL SQLSTATE '45000' SET MESSAGE_TEXT = '{words}'; END IF; END"
-    backend.run(f"CREATE TRIGGER refuse BEFORE {event} ON {table} FOR EACH ROW {how}")
+    refuse_where(backend, f"{event} ON {table}", f"OLD.d = '{d}'", f"the row {d} is protected")
 
 
 def constrain(backend: Backend, d: str, status: str) -> None:
@@ -316,12 +310,6 @@ def test_old_jobs_are_purged_but_for_the_one_that_is_refused(backend: Backend) -
 
 def test_a_row_to_enqueue_that_a_trigger_refuses_is_a_bad_row(backend: Backend) -> None:
     queue = filled(backend, 0)
-    if backend.has("swallowing triggers"):
-        body = "BEGIN IF NEW.d = ''0002'' THEN RAISE EXCEPTION ''not this one''; END IF; RETURN NEW; END"
-        backend.run(f"CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS '{body}'")
-        how = "EXECUTE FUNCTION refuse()"
-    else:
-        how = "BEGIN IF NEW.d = '0002' THEN SIGNAL SQLSTATE '45000' SET MESSAGE_TEXT = 'not this one'; END IF; END"
-    backend.run(f"CREATE TRIGGER refuse BEFORE INSERT ON jobs FOR EACH ROW {how}")
+    refuse_where(backend, "INSERT ON jobs", "NEW.d = '0002'", "not this one")
     with pytest.raises(BadRow, match=r"row 3: .*not this one"):
         queue.enqueue(jobs(5))

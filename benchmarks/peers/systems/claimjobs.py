@@ -21,11 +21,16 @@ def fill(order: Order) -> None:
 
 def work(order: Order, line: Line, claims: ClaimsKind = "rows") -> None:
     with Queue(order.url, claims=claims) as queue:
-        assert queue.owner_id  # connected and registered
-        line.ready()
-        for batch in queue.batches(order.batch, drain=True):
-            with batch:
-                for job in batch.jobs:
-                    did(job["d"])
-                batch.done()
-        line.stop.wait()
+        drain(queue, order, line)
+
+
+def drain(queue: Queue, order: Order, line: Line) -> None:
+    """Work on all jobs, in batches."""
+    assert queue.owner_id  # connected and registered
+    line.ready()
+    for batch in queue.batches(order.batch, drain=True):
+        with batch:
+            for job in batch.jobs:
+                did(job["d"])
+            batch.done()
+    line.stop.wait()

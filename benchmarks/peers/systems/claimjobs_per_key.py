@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import sqlalchemy as sa
 
-from benchmarks.peers.driver import Line, Order, did
+from benchmarks.peers.driver import Line, Order
+from benchmarks.peers.systems.claimjobs import drain
 from claimjobs import PerKey, Queue, job_table, key_tables, make, tables_for
 from claimjobs.database.connect import engine_of
 
@@ -33,11 +34,4 @@ def fill(order: Order) -> None:
 
 def work(order: Order, line: Line) -> None:
     with Queue(order.url, jobs(), per_key=PerKey("number", at_most=LIMIT)) as queue:
-        assert queue.owner_id  # connected and registered
-        line.ready()
-        for batch in queue.batches(order.batch, drain=True):
-            with batch:
-                for job in batch.jobs:
-                    did(job["d"])
-                batch.done()
-        line.stop.wait()
+        drain(queue, order, line)

@@ -21,19 +21,19 @@ async function started(order) {
   return boss;
 }
 
-export async function fill(order) {
+export async function fill(order, job = (data) => ({ data })) {
   const boss = await started(order);
   await boss.createQueue(QUEUE);
   for await (const chunk of order.chunks()) {
-    await boss.insert(QUEUE, chunk.map((data) => ({ data })));
+    await boss.insert(QUEUE, chunk.map(job));
   }
   await boss.stop();
 }
 
-export async function work(order, line) {
+export async function work(order, line, more = {}) {
   const boss = await started(order);
   const [stop] = await line.ready();
-  const options = { batchSize: order.batch, pollingIntervalSeconds: 0.5, burstWhenBatchFull: true };
+  const options = { batchSize: order.batch, pollingIntervalSeconds: 0.5, burstWhenBatchFull: true, ...more };
   await boss.work(QUEUE, options, async (jobs) => {
     for (const { data } of jobs) line.did(data.d);
   });

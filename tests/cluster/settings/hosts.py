@@ -1,4 +1,4 @@
-"""A host with the server, and others with consumers: one vanishes, or is cut off and back, or their clocks are wrong."""
+"""A host with the server, others with consumers: one vanishes, or is cut off and back, or their clocks are wrong."""
 
 from __future__ import annotations
 
