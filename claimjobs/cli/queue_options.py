@@ -34,6 +34,7 @@ from claimjobs.errors import UnfitTable
 from claimjobs.options import CLAIMS, FINISHES, HOLDS, LEAVE, Retry
 from claimjobs.queue.map_file import Described, described_in, per_key_of, queue_of
 from claimjobs.queue.queue import Queue
+from claimjobs.table.ddl import side_car_name
 
 DESCRIBING: Final = (
     URL,

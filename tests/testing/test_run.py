@@ -78,6 +78,14 @@ def test_a_handler_of_a_batch_is_given_batches(backend: Backend) -> None:
     assert [(result.job.address, result.state) for result in found] == [("ada", "done"), ("cid", "done")]
 
 
+def test_a_handler_that_takes_no_job_is_refused_before_a_claim(backend: Backend) -> None:
+    queue = backend.queue(MAILS)
+    queue.enqueue(some("ada"))
+    with pytest.raises(BadHandler, match="one argument|batch or a job|parameter"):
+        run(queue, lambda: None)
+    assert queue.stats().unclaimed == 1
+
+
 def test_a_clock_moves_the_time_of_retries_and_of_delayed_jobs(backend: Backend) -> None:
     queue, clock = backend.queue(MAILS, retry=SLOW), Clock()
     queue.enqueue([{"address": "bob"}, {"address": "ada", "run_at": queue.now() + timedelta(days=1)}])
