@@ -104,7 +104,7 @@ def _worked(queue: Queue, handler: Callable[..., Any], size: int) -> list[JobRes
     what = handler_of(_ending(handler, ends), name, in_transaction=in_transaction)
     results = _Results()
     try:
-        if queue.backlog(1).paused is not None:
+        if queue.backlog(1).paused:
             raise BadArgument(
                 f"queue {queue.table.fullname!r} is paused, and no job of it is claimed: call its `resume` before `run`"
             )
