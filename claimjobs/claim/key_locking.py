@@ -40,6 +40,10 @@ HEAD: Final = 2.0
 """Seconds after which a claim begins at the first key row again."""
 MOST_ROWS: Final = 1_000
 """Key rows that one claim reads. If none of them has a job for it, the next claim goes on behind them."""
+BEHIND: Final = 1_000
+"""Jobs of a key among which a free one is searched for, if others have locked the first ones."""
+MOST_BEHIND: Final = 10
+"""Keys for which one claim does that."""
 NEARLY: Final = 5
 """A claim is full enough if at most one part in so many is missing."""
 SPARE: Final = 1.3
@@ -155,7 +159,7 @@ class KeyRowLocks(JobLocks):
     ) -> None:
         self._per_key, self._statements, self._search, self._sweep = per_key, statements, search, sweep
         self._roles, dialect = backend.roles, backend.dialect
-        self._lateral = dialect.has_lateral
+        self._lateral, self._width = dialect.has_lateral, len(backend.roles.key)
         self._reader = RowReader(backend.roles, dialect, known)
         self._lock = CompiledStatement(lock(backend.roles, dialect, selection, self._reader.parts))
         columns = [*backend.source.key, *statements.key]
@@ -189,6 +193,8 @@ class KeyRowLocks(JobLocks):
         sweep.begin(is_time=time.monotonic() >= sweep.head_at or not self._per_key.fair)
         visited, has_searched = self._visit(connection, request.size)
         jobs, suspects = self._lock_jobs(connection, visited, request.size, marked)
+        if not (suspects or self._per_key.in_order):
+            jobs = self._and_behind_locked(connection, visited, jobs, request.size, marked)
         self._place_rows(connection, visited, suspects=suspects)
         self._search.note_claim(jobs=bool(jobs))
         if jobs:
@@ -311,15 +317,40 @@ class KeyRowLocks(JobLocks):
         if not rows:
             return [], False
         candidates, wanted = first_group(rows, size)
-        self._sweep.tried = list(islice(candidates, wanted))
-        given = {"claimjobs_candidates": self._sweep.tried, "claimjobs_size": wanted}
-        locked = self._lock.rows(connection, given, self._reader)
-        chosen, suspects = first_locked_group(self._reader, locked, wanted)
-        jobs = self._reader.jobs(chosen, marked)
-        check_keys(self._roles, jobs)
+        jobs, suspects = self._lock_some(connection, list(islice(candidates, wanted)), wanted, marked)
         for job in jobs:
             row_of[job.key].claimed += 1
         return jobs, suspects
+
+    def _lock_some(
+        self, connection: sa.Connection, candidates: list[Key], size: int, marked: Mapping[str, Any]
+    ) -> tuple[list[Any], bool]:
+        self._sweep.tried += candidates
+        given = {"claimjobs_candidates": candidates, "claimjobs_size": size}
+        locked = self._lock.rows(connection, given, self._reader)
+        chosen, suspects = first_locked_group(self._reader, locked, size)
+        jobs = self._reader.jobs(chosen, marked)
+        check_keys(self._roles, jobs)
+        return list(jobs), suspects
+
+    def _and_behind_locked(
+        self, connection: sa.Connection, key_rows: list[KeyRow], jobs: list[Any], size: int, marked: Mapping[str, Any]
+    ) -> list[Any]:
+        """These jobs, and further ones of keys whose first jobs others have locked: a stranger's transaction may hold
+        them for long.
+        """
+        tried = set(self._sweep.tried)
+        in_vain = [row for row in key_rows if row.jobs and not row.claimed and row.jobs[0][0] in tried]
+        for row in islice(in_vain, MOST_BEHIND):
+            wanted = min(row.allowed, size - len(jobs))
+            [given] = self._keys_for_jobs([row.key])
+            found = self._jobs.rows(connection, {**given, "claimjobs_each": BEHIND})
+            candidates = [key_of(job[-3 - self._width : -3]) for job in found if job[-1] == 0] if wanted > 0 else []
+            further, suspects = self._lock_some(connection, candidates, wanted, marked) if candidates else ([], False)
+            if not suspects:
+                row.claimed = len(further)
+                jobs = [*jobs, *further]
+        return jobs
 
     def _call_again(self, connection: sa.Connection, limit: int) -> None:
         """Call the keys that the last claim has held back, and that may have another job by now.

@@ -78,11 +78,17 @@ def test_a_handler_of_a_batch_is_given_batches(backend: Backend) -> None:
     assert [(result.job.address, result.state) for result in found] == [("ada", "done"), ("cid", "done")]
 
 
-def test_a_handler_that_takes_no_job_is_refused_before_a_claim(backend: Backend) -> None:
+def send_twice(job: Job, again: bool) -> None:
+    send(job)
+    if again:
+        send(job)
+
+
+def test_a_handler_that_no_job_can_call_is_refused_before_a_claim(backend: Backend) -> None:
     queue = backend.queue(MAILS)
     queue.enqueue(some("ada"))
     with pytest.raises(BadHandler, match="is called with"):
-        run(queue, lambda: None)
+        run(queue, send_twice)
     assert queue.stats().unclaimed == 1
 
 
