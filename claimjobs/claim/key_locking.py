@@ -194,7 +194,7 @@ class KeyRowLocks(JobLocks):
         visited, has_searched = self._visit(connection, request.size)
         jobs, suspects = self._lock_jobs(connection, visited, request.size, marked)
         if not (suspects or self._per_key.in_order):
-            jobs = self._and_behind_locked(connection, visited, jobs, request.size, marked)
+            jobs += self._behind_locked(connection, visited, request.size - len(jobs), marked)
         self._place_rows(connection, visited, suspects=suspects)
         self._search.note_claim(jobs=bool(jobs))
         if jobs:
@@ -333,23 +333,21 @@ class KeyRowLocks(JobLocks):
         check_keys(self._roles, jobs)
         return list(jobs), suspects
 
-    def _and_behind_locked(
-        self, connection: sa.Connection, key_rows: list[KeyRow], jobs: list[Any], size: int, marked: Mapping[str, Any]
+    def _behind_locked(
+        self, connection: sa.Connection, key_rows: list[KeyRow], size: int, marked: Mapping[str, Any]
     ) -> list[Any]:
-        """These jobs, and further ones of keys whose first jobs others have locked: a stranger's transaction may hold
-        them for long.
-        """
-        tried = set(self._sweep.tried)
+        """Jobs of keys whose first jobs others have locked: a stranger's transaction may hold them for long."""
+        tried, jobs = set(self._sweep.tried), list[Any]()
         in_vain = [row for row in key_rows if row.jobs and not row.claimed and row.jobs[0][0] in tried]
-        for row in islice(in_vain, MOST_BEHIND):
+        for row in in_vain[:MOST_BEHIND]:
             wanted = min(row.allowed, size - len(jobs))
             [given] = self._keys_for_jobs([row.key])
-            found = self._jobs.rows(connection, {**given, "claimjobs_each": BEHIND})
-            candidates = [key_of(job[-3 - self._width : -3]) for job in found if job[-1] == 0] if wanted > 0 else []
+            found = self._jobs.rows(connection, {**given, "claimjobs_each": BEHIND}) if wanted > 0 else ()
+            candidates = [key_of(job[-3 - self._width : -3]) for job in found if job[-1] == 0]
             further, suspects = self._lock_some(connection, candidates, wanted, marked) if candidates else ([], False)
             if not suspects:
                 row.claimed = len(further)
-                jobs = [*jobs, *further]
+                jobs += further
         return jobs
 
     def _call_again(self, connection: sa.Connection, limit: int) -> None:

@@ -158,7 +158,7 @@ def test_a_key_is_free_again_at_once_when_its_jobs_are_settled_failed_or_release
 def test_what_a_dead_owner_held_counts_until_it_is_reclaimed(backend: Backend, kind: dict[str, Any]) -> None:
     one = PerKey("customer", at_most=1)
     queue = still(mails(backend, one, [7, 7], kind))
-    other = another(queue, backend, one)
+    other = still(another(queue, backend, one))
     assert ids(queue.claim(5)) == [1]
     declare_dead(backend, queue.owner_id)
     assert other.claim(5).contended
