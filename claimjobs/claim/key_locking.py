@@ -7,6 +7,7 @@ had the same lock, and has committed. So there is no counter that could be wrong
 from __future__ import annotations
 
 import math
+import random
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field
@@ -339,6 +340,7 @@ class KeyRowLocks(JobLocks):
         """Jobs of keys whose first jobs others have locked: a stranger's transaction may hold them for long."""
         tried, jobs = set(self._sweep.tried), list[Any]()
         in_vain = [row for row in key_rows if row.jobs and not row.claimed and row.jobs[0][0] in tried]
+        random.shuffle(in_vain)  # the first ones may be locked as a whole
         for row in in_vain[:MOST_BEHIND]:
             wanted = min(row.allowed, size - len(jobs))
             [given] = self._keys_for_jobs([row.key])
