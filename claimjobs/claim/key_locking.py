@@ -338,13 +338,14 @@ class KeyRowLocks(JobLocks):
         self, connection: sa.Connection, key_rows: list[KeyRow], size: int, marked: Mapping[str, Any]
     ) -> list[Any]:
         """Jobs of keys whose first jobs others have locked: a stranger's transaction may hold them for long."""
-        tried, jobs = set(self._sweep.tried), list[Any]()
-        in_vain = [row for row in key_rows if row.jobs and not row.claimed and row.jobs[0][0] in tried]
+        jobs = list[Any]()
+        in_vain = [row for row in key_rows if row.jobs and not row.claimed] if size else []
         random.shuffle(in_vain)  # the first ones may be locked as a whole
         for row in in_vain[:MOST_BEHIND]:
-            wanted = min(row.allowed, size - len(jobs))
+            if not (wanted := min(row.allowed, size - len(jobs))):
+                break
             [given] = self._keys_for_jobs([row.key])
-            found = self._jobs.rows(connection, {**given, "claimjobs_each": BEHIND}) if wanted > 0 else ()
+            found = self._jobs.rows(connection, {**given, "claimjobs_each": BEHIND})
             candidates = [key_of(job[-3 - self._width : -3]) for job in found if job[-1] == 0]
             further, suspects = self._lock_some(connection, candidates, wanted, marked) if candidates else ([], False)
             if not suspects:
