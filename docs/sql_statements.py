@@ -111,7 +111,8 @@ def _per_key(roles: ColumnRoles, dialect: Dialect, selection: Selection) -> dict
     return {
         "unknown": built.unknown[False],
         "unknown after": built.unknown[True],
-        "appear": built.appear,
+        "appear": built.appear[False],
+        "appear after": built.appear[True],
         "next": built.next(after=False),
         "next after": built.next(after=True),
         "claimed": built.claimed,

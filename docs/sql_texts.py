@@ -354,8 +354,12 @@ TEXTS: Final[dict[str, tuple[str, str]]] = {
         "Each page begins behind the last key of the page before.",
     ),
     "key appear": (
-        "Per key: insert a key row",
+        "Per key: insert key rows for these keys",
         "Also for a key that is said to be next later than one of its jobs.",
+    ),
+    "key appear after": (
+        "Per key: insert key rows for these keys, after a key",
+        "As the one before.",
     ),
     "key next": (
         "Per key, claim: lock the next key rows",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import time
 from typing import Any, Final
 
@@ -12,6 +13,8 @@ from claimjobs.statements.key_rows import KeyStatements, parts_of
 
 PAGE: Final = 500
 """Jobs among whose keys such a key is searched for at once."""
+MOST_SKIPPED: Final = 8
+"""A search begins at most behind two to the power of so many pages: the database goes through them in 10 ms."""
 BESIDE: Final = 0.005
 """Seconds after which a search beside claims ends. It goes on later."""
 SHARE: Final = 10
@@ -23,6 +26,13 @@ ALONE: Final = 0.25
 and others wait for the key rows that it has inserted."""
 
 
+def _some_pages() -> int:
+    """How many jobs a search leaves out at first: consumers that begin together do not wait then for the key rows that the
+    others insert.
+    """
+    return PAGE * (2 ** random.randrange(MOST_SKIPPED) - 1)
+
+
 class KeySearch:
     """Goes through all keys, page by page, in one claim after the other: any program may insert jobs. All claims of a
     Queue have one.
@@ -31,6 +41,8 @@ class KeySearch:
     def __init__(self) -> None:
         self._after: Any = None
         """The last key that was searched; None: the next page is the first one."""
+        self._skipped = _some_pages()
+        """So many jobs are before the next page, if it is the first one of all."""
         self._at = 0.0
         self._is_busy = True
         """Whether the last claim got jobs."""
@@ -55,7 +67,7 @@ class KeySearch:
         got a job meanwhile. None: the time `ends` has come, and the next claim goes on.
         """
         while True:
-            self._is_whole = self._is_whole or self._after is None
+            self._is_whole = self._is_whole or (self._after is None and not self._skipped)
             if self._page(connection, statements):
                 return True
             if self._after is None and self._is_whole:
@@ -71,14 +83,15 @@ class KeySearch:
 
     def begin_again(self) -> None:
         """What was found is rolled back."""
-        self._after, self._is_whole = None, False
+        self._after, self._is_whole, self._skipped = None, False, _some_pages()
 
     def _page(self, connection: sa.Connection, statements: KeyStatements) -> bool:
         after = self._after
-        given = {"claimjobs_rows_wanted": PAGE, **({} if after is None else parts_of(after))}
+        place = {"claimjobs_skipped": self._skipped} if after is None else parts_of(after)
+        given, self._skipped = {"claimjobs_rows_wanted": PAGE, **place}, 0
         rows = connection.execute(statements.unknown[after is not None], given).all()
-        found = [parts_of(key_of(key)) for *key, wanted in rows if wanted]
+        found = any(row[-1] for row in rows)
         if found:
-            connection.execute(statements.appear, found)
+            connection.execute(statements.appear[after is not None], given)
         self._after = key_of(rows[-1][:-1]) if rows else None
-        return bool(found)
+        return found

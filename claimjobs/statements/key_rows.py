@@ -216,8 +216,8 @@ class KeyStatements:
     @cached_property
     def unknown(self) -> Mapping[bool, sa.Select[Any]]:
         """The keys of the next jobs that wait, in the order of keys, each with a 1 if it has no key row, or is said to
-        be next later than one of its jobs. True: after the key of the parameters `claimjobs_part_0` ... So each page
-        passes a key with many jobs.
+        be next later than one of its jobs. False: behind the first `claimjobs_skipped` jobs. True: after the key of the
+        parameters `claimjobs_part_0` ... So each page passes a key with many jobs.
         """
         return {after: self._page(after=after) for after in (False, True)}
 
@@ -226,6 +226,8 @@ class KeyStatements:
         page = sa.select(*jobs).select_from(self._source.table).where(self._job_rows.unclaimed)
         if after:
             page = page.where(self._dialect.after_values(jobs, self._one()))
+        else:
+            page = page.offset(sa.bindparam("claimjobs_skipped", type_=sa.Integer))
         listed = page.order_by(*jobs).limit(COUNT).subquery("claimjobs_page")
         return self._missing(sa.select(listed).distinct().subquery("claimjobs_found"))
 
@@ -241,14 +243,17 @@ class KeyStatements:
         return sa.select(*found, wanted.label(WANTED)).order_by(*found)
 
     @cached_property
-    def appear(self) -> sa.Executable:
-        """Insert a key row for the key of the parameters `claimjobs_part_0` ..., or say that it is next now."""
-        row = sa.select(
-            *(sa.type_coerce(part, column.type) for part, column in zip(self._one(), self.key, strict=True))
-        )
-        values = {self._table.c.next_at: self._now}
+    def appear(self) -> Mapping[bool, sa.Executable]:
+        """Insert a key row for each key of such a page that wants one, or say that it is next now. For the parameters of
+        `unknown`: one statement, because each of these keys waits for another claim that inserts it, too.
+        """
+        return {after: self._insert(page.subquery("claimjobs_missing")) for after, page in self.unknown.items()}
+
+    def _insert(self, page: sa.FromClause) -> sa.Executable:
+        keys = [page.c[column.name] for column in self.key]
+        rows = sa.select(*keys).where(page.c[WANTED] == 1).order_by(*keys)
         waits = sa.and_(self._table.c.next_at > self._now, ~self._table.c.held_back)
-        return self._dialect.upsert(self._table, self.key, row, values=values, guard=waits)
+        return self._dialect.upsert(self._table, self.key, rows, values={self._table.c.next_at: self._now}, guard=waits)
 
     def _jobs_of(self, key: Sequence[sa.ColumnElement[Any]]) -> sa.ColumnElement[bool]:
         """The predicate of a job of this key, which the index for `per_key` finds."""
