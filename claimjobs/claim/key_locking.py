@@ -254,8 +254,8 @@ class KeyRowLocks(JobLocks):
             elif left < size:
                 sweep.place = None
                 break
-            elif not (found := self._search.to_the_end(connection, self._statements, ends)):
-                sweep.place = None
+            elif not (found := self._search.to_the_end(connection, self._statements, ends)) or time.monotonic() > ends:
+                sweep.place = None  # the next claim reads the key rows that are found only now
                 return visited, found is False
         return visited, True
 

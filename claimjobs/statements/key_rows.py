@@ -244,8 +244,8 @@ class KeyStatements:
 
     @cached_property
     def appear(self) -> Mapping[bool, sa.Executable]:
-        """Insert a key row for each key of such a page that wants one, or say that it is next now. For the parameters of
-        `unknown`: one statement, because each of these keys waits for another claim that inserts it, too.
+        """Insert a key row for each key of such a page that wants one, or say that it is next now. The parameters are
+        those of `unknown`. It is one statement, because each key waits for another claim that inserts it, too.
         """
         return {after: self._insert(page.subquery("claimjobs_missing")) for after, page in self.unknown.items()}
 

@@ -66,6 +66,7 @@ def test_a_search_through_very_many_keys_takes_several_claims(
 ) -> None:
     """The owner's connection is needed for its heartbeat, too."""
     monkeypatch.setattr(key_search, "PAGE", 5)
+    monkeypatch.setattr(key_search, "MOST_SKIPPED", 1)
     monkeypatch.setattr(key_locking, "ALONE", 0.0)
     queue = mails(backend, PerKey("customer"))
     queue.enqueue({"id": n, "customer": n, "run_at": datetime(2100, 1, 1, tzinfo=UTC)} for n in range(12))
