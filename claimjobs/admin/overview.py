@@ -30,7 +30,7 @@ KEYS_SHOWN: Final = 5
 """Keys of `per_key` that are read: so many that wait longest, and so many that are held back."""
 KEPT: Final = 240
 """Readings that a history keeps: eight minutes of one every 2 s."""
-STATES: Final = ("unclaimed", "claimed", "dead")
+COUNTED: Final = ("unclaimed", "claimed", "dead")
 """The states that are counted: done jobs are deleted, or are most of the table."""
 
 

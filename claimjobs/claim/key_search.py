@@ -30,7 +30,7 @@ def _some_pages() -> int:
     """How many jobs a search leaves out at first: consumers that begin together do not wait then for the key rows that
     the others insert.
     """
-    return PAGE * (2 ** random.randrange(MOST_SKIPPED) - 1)  # noqa: S311 - consumers begin at different places
+    return PAGE * ((1 << random.randrange(MOST_SKIPPED)) - 1)  # noqa: S311 - consumers begin at different places
 
 
 class KeySearch:

@@ -10,7 +10,7 @@ from rich.layout import Layout
 from rich.table import Table
 from rich.text import Text
 
-from claimjobs.admin.overview import STATES, FailedJob, History, Overview, outlook
+from claimjobs.admin.overview import COUNTED, FailedJob, History, Overview, outlook
 from claimjobs.instants import age
 from claimjobs.key_text import key_in_message, visible
 
@@ -24,7 +24,7 @@ def line(seen: Overview, history: History) -> str:
     """The queue in one line."""
     owners = ", ".join(f"{number:,} {life}" for life, number in seen.backlog.owners.items() if number)
     parts = [
-        *(f"{seen.count(state)} {state}" for state in STATES),
+        *(f"{seen.count(state)} {state}" for state in COUNTED),
         *outlook(seen, history),
         *([f"owners: {owners}"] if owners else []),
     ]
@@ -78,7 +78,7 @@ class WatchScreen:
 
     def _states(self, width: int) -> Table:
         table = _table(("state", "left"), ("jobs", "right"), ("change/s", "right"), ("", "left"))
-        for state in STATES:
+        for state in COUNTED:
             values = [jobs for _, jobs in self._history.counts(state)]
             change = self._history.shown_change(state)
             table.add_row(state, self._seen.count(state), change, sparkline(values, max(0, width - 40)))

@@ -69,7 +69,7 @@ class LeaseHold(Hold):
         self._claim_patience = min(liveness.patience, liveness.lease)
         """For how long a settle is tried together with a claim, before it is tried without."""
         self._one_at_a_time = threading.Lock()
-        """Locked during a claim and a settle, until `_held` is up to date."""
+        """Locked during a claim and a settle, until `held` is up to date."""
         self._guard = threading.Lock()
         """Locked while the heartbeat is told what is held: of two threads the last one tells what both have done."""
         self.owner = Owner(context, settler, self)

@@ -10,7 +10,7 @@ from typing import Any, Final
 from wsgiref.types import StartResponse, WSGIApplication, WSGIEnvironment
 
 from claimjobs.admin.backlog import Backlog
-from claimjobs.admin.overview import STATES, FailedJob, History, Overview, outlook
+from claimjobs.admin.overview import COUNTED, FailedJob, History, Overview, outlook
 from claimjobs.instants import age
 from claimjobs.key_text import key_in_message, visible
 from claimjobs.metrics.backlog_reader import BacklogReader
@@ -103,9 +103,9 @@ def _shown(seen: Overview, history: History) -> Iterator[str]:
         yield '<p class="warning">No consumer is running</p>\n'
     yield f"<p>{_text(', '.join(outlook(seen, history)))}; {seen.now:%Y-%m-%d %H:%M:%S} UTC</p>\n"
     yield _table(
-        ("state", "jobs", "change/s"), ((state, seen.count(state), history.shown_change(state)) for state in STATES)
+        ("state", "jobs", "change/s"), ((state, seen.count(state), history.shown_change(state)) for state in COUNTED)
     )
-    for state in STATES:
+    for state in COUNTED:
         yield _plot(state, history.counts(state))
     if seen.retrying:
         yield "<h2>Jobs that failed and will be tried again</h2>\n"

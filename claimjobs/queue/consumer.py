@@ -48,7 +48,7 @@ from claimjobs.table.predicates import Where
 if TYPE_CHECKING:
     from claimjobs.explain.plans import Subject
 
-Hold = LeaseHold | TransactionHold
+AnyHold = LeaseHold | TransactionHold
 
 PROBES: Final = frozenset(2**n for n in range(1, 30))
 """After so many claims in a row that found candidates and claimed none, a Probe checks whether they can be claimed."""
@@ -67,7 +67,7 @@ class Consumer:
     def __init__(self, access: Access, settings: Settings, report: Report, control: Control) -> None:
         self.access, self.control = access, control
         self._settings, self._report = settings, report
-        self._hold: Hold | None = None
+        self._hold: AnyHold | None = None
         self._finalizers: list[Callable[[], Any]] = []
         self._timer: BatchTimer | None = None
         self._pause_expected = False
@@ -78,7 +78,7 @@ class Consumer:
         self._deadline = math.inf
 
     @property
-    def hold(self) -> Hold:
+    def hold(self) -> AnyHold:
         """Holds claims. A lease hold registers as an owner."""
         self.access.must_claim()  # each time: it raises CrossedFork in a forked process
         with self.access.preparing:
@@ -90,7 +90,7 @@ class Consumer:
                 self._hold.read_pause()
             return self._hold
 
-    def _new_hold(self) -> Hold:
+    def _new_hold(self) -> AnyHold:
         self.access.check_connections()
         engine, backend, chosen = self.access.engine, self.access.backend, self._settings
         context = HoldContext(

@@ -7,6 +7,7 @@ from abc import ABC, abstractmethod
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import islice
+from functools import cached_property
 from typing import Any, Final, Literal, NamedTuple, TypeVar
 
 import sqlalchemy as sa
@@ -37,10 +38,10 @@ MOST_BYTES: Final = 500_000
 is 1 MB or more, ends the session."""
 
 
-class Write(NamedTuple):
+class OutcomeWrite(NamedTuple):
     """A statement that writes outcomes of the jobs `keys`."""
 
-    statement: CompiledStatement
+    compiled: CompiledStatement
     may_miss: bool = False
     """Whether it is for rows of the side-car that are there already, or may never have been written."""
     removes: bool = False
@@ -59,11 +60,11 @@ class OutcomeTable(ABC):
         self.target = statements.SettleGuard(self.roles, self.dialect, record.guard)
         self.many = int(min(MANY, most_keys(self.roles, self.dialect)))
         """The most keys of one statement."""
-        self._release = Write(CompiledStatement(statements.release(self.target)))
+        self._release = OutcomeWrite(CompiledStatement(statements.release(self.target)))
         self._lock_mine = statements.lock_mine(self.target)
 
     @abstractmethod
-    def finish(self, wanted: Finish | Literal["leave"] | None) -> Sequence[Write]:
+    def finish(self, wanted: Finish | Literal["leave"] | None) -> Sequence[OutcomeWrite]:
         """The statements for done jobs."""
 
     @property
@@ -72,10 +73,10 @@ class OutcomeTable(ABC):
         """The columns of the user's that can be written with jobs that are done and kept."""
 
     @abstractmethod
-    def keep_with(self, columns: Mapping[Key, Mapping[str, Any]]) -> Sequence[Write]:
+    def keep_with(self, columns: Mapping[Key, Mapping[str, Any]]) -> Sequence[OutcomeWrite]:
         """The statements that keep done jobs with these values of the same columns."""
 
-    def kept_with(self, columns: Mapping[Key, Mapping[str, Any]]) -> Iterator[tuple[Write, dict[str, Any]]]:
+    def kept_with(self, columns: Mapping[Key, Mapping[str, Any]]) -> Iterator[tuple[OutcomeWrite, dict[str, Any]]]:
         """The statements that keep done jobs with these values of other columns, each with its parameters."""
         alike: defaultdict[tuple[str, ...], list[Key]] = defaultdict(list)
         for key, given in columns.items():
@@ -84,39 +85,39 @@ class OutcomeTable(ABC):
             writes = self.keep_with({key: columns[key] for key in keys})
             yield from ((write, {"claimjobs_keys": keys}) for write in writes)
 
-    def with_claim_row(self, write: Write) -> sa.Delete | sa.Update | None:
+    def with_claim_row(self, write: OutcomeWrite) -> sa.Delete | sa.Update | None:
         """A statement for done jobs, which deletes their claim row, too; None where none can do both."""
         del write
         return None
 
-    def release(self) -> Sequence[Write]:
+    def release(self) -> Sequence[OutcomeWrite]:
         """The statements for released jobs. If the row does not name the owner, nothing is to be written: a row lock
         ends, or a claim row is deleted.
         """
         return (self._release,) if self.record.names_owner else ()
 
-    def failures(self, outcomes: Outcomes) -> Iterator[tuple[Write, dict[str, Any]]]:
+    def failures(self, outcomes: Outcomes) -> Iterator[tuple[OutcomeWrite, dict[str, Any]]]:
         """The statements for failed jobs and for suspects, each with its parameters."""
         texts = outcomes.errors if outcomes.stores_texts else {}
         for keys in _cut_by_size(outcomes.retried, texts):
             waits, errors = _of(keys, outcomes.retried), _of(keys, texts)
             retry = statements.retry(self.target, self._now, errors=errors, delays=waits, isolated=outcomes.isolated)
-            yield Write(CompiledStatement(retry)), {"claimjobs_keys": keys}
+            yield OutcomeWrite(CompiledStatement(retry)), {"claimjobs_keys": keys}
         for keys in _cut_by_size(outcomes.dead, texts):
             dead = statements.mark_dead(self.target, self._now, _of(keys, texts))
-            yield Write(CompiledStatement(dead)), {"claimjobs_keys": keys}
+            yield OutcomeWrite(CompiledStatement(dead)), {"claimjobs_keys": keys}
         for keys in _cut_by_size(outcomes.suspects, texts):
             waits, errors = _of(keys, outcomes.suspects), _of(keys, texts)
             suspect = statements.suspect(self.target, self._now, errors=errors, delays=waits)
             group_size = outcomes.group_size or len(outcomes.suspects)
-            yield Write(CompiledStatement(suspect)), {"claimjobs_keys": keys, "claimjobs_group_size": group_size}
+            yield OutcomeWrite(CompiledStatement(suspect)), {"claimjobs_keys": keys, "claimjobs_group_size": group_size}
 
     def marked(self, connection: sa.Connection, outcomes: Outcomes) -> set[Key]:
         """Those of the done and dead jobs, which are locked, that must run once more."""
         del connection, outcomes
         return set()
 
-    def renew(self) -> Write:
+    def renew(self) -> OutcomeWrite:
         """The statement for jobs that run once more."""
         raise NotImplementedError
 
@@ -133,7 +134,7 @@ class OutcomeTable(ABC):
         """Those of these jobs, which `me` had claimed, whose row says that it does not hold them any more."""
 
     @abstractmethod
-    def must_reach(self, connection: sa.Connection, write: Write, reached: int, keys: list[Key]) -> bool:
+    def must_reach(self, connection: sa.Connection, write: OutcomeWrite, reached: int, keys: list[Key]) -> bool:
         """A write reached fewer rows than it has keys: whether some of its jobs may be unwritten. Raises WriteSwallowed
         if no owner in the row tells which.
         """
@@ -154,35 +155,39 @@ class JobsTable(OutcomeTable):
 
     def __init__(self, backend: Backend, record: ClaimRecord, now: sa.ColumnElement[Any]) -> None:
         super().__init__(backend, record, now)
-        self._delete = Write(CompiledStatement(statements.delete(self.target)))
-        self._keep = Write(CompiledStatement(statements.keep(self.target, now)))
+        self._delete = OutcomeWrite(CompiledStatement(statements.delete(self.target)))
         self._still_mine = statements.still_mine(self.target)
         self._marked = None if self.roles.run_again is None else duplicates.marked(self.roles, self.dialect)
-        self._renew = Write(CompiledStatement(duplicates.renew(self.roles, self.dialect, now)))
+        self._renew = OutcomeWrite(CompiledStatement(duplicates.renew(self.roles, self.dialect, now)))
+
+    @cached_property
+    def _keep(self) -> OutcomeWrite:
+        """Not every table has a value for done jobs."""
+        return OutcomeWrite(CompiledStatement(statements.keep(self.target, self._now)))
 
     @property
     def result_columns(self) -> Sequence[str]:
         return [column.name for column in self.roles.payload]
 
-    def keep_with(self, columns: Mapping[Key, Mapping[str, Any]]) -> Sequence[Write]:
-        return (Write(CompiledStatement(statements.keep(self.target, self._now, columns))),)
+    def keep_with(self, columns: Mapping[Key, Mapping[str, Any]]) -> Sequence[OutcomeWrite]:
+        return (OutcomeWrite(CompiledStatement(statements.keep(self.target, self._now, columns))),)
 
     def marked(self, connection: sa.Connection, outcomes: Outcomes) -> set[Key]:
         ended = [*outcomes.done, *outcomes.dead]
         return set() if self._marked is None else set(keys_for(connection, self._marked, ended))
 
-    def renew(self) -> Write:
+    def renew(self) -> OutcomeWrite:
         return self._renew
 
-    def finish(self, wanted: Finish | Literal["leave"] | None) -> Sequence[Write]:
+    def finish(self, wanted: Finish | Literal["leave"] | None) -> Sequence[OutcomeWrite]:
         if wanted == LEAVE:
             return self.release()
         return (self._keep,) if wanted == "keep" else (self._delete,)
 
-    def with_claim_row(self, write: Write) -> sa.Delete | sa.Update | None:
+    def with_claim_row(self, write: OutcomeWrite) -> sa.Delete | sa.Update | None:
         if self.roles.claim_rows is None or not self.dialect.returns_what_it_writes:
             return None
-        both: sa.Delete | sa.Update = statements.with_batch(write.statement.statement, self.roles.claim_rows)
+        both: sa.Delete | sa.Update = statements.with_batch(write.compiled.statement, self.roles.claim_rows)
         return both
 
     def lock(self, connection: sa.Connection, me: int, taken_out: set[Key], keys: Sequence[Key]) -> set[Key]:
@@ -191,7 +196,7 @@ class JobsTable(OutcomeTable):
     def lost(self, connection: sa.Connection, me: int, keys: Sequence[Key]) -> set[Key]:
         return set(keys).difference(keys_for(connection, self._still_mine, keys, **self.record.by(me)))
 
-    def must_reach(self, connection: sa.Connection, write: Write, reached: int, keys: list[Key]) -> bool:
+    def must_reach(self, connection: sa.Connection, write: OutcomeWrite, reached: int, keys: list[Key]) -> bool:
         if not self.record.names_owner:
             raise WriteSwallowed(self.name, "the settle", (reached, len(keys)))
         return True
@@ -220,24 +225,24 @@ class SideCarTable(OutcomeTable):
             if column in {part.name for part in source.key}:
                 raise BadArgument(f"column {column!r} of table {source.name!r} is part of its key: leave out this one")
         self._pair = pair = side_car.SideCarJoin(backend.source, self.roles, self.dialect, now)
-        self._keep = Write(CompiledStatement(side_car.finish(pair)))
-        self._delete = Write(CompiledStatement(statements.delete(self.target)), may_miss=True)
-        self._remove = Write(CompiledStatement(side_car.remove(pair)), removes=True)
-        self._note = Write(CompiledStatement(side_car.note(pair)), may_miss=True)
+        self._keep = OutcomeWrite(CompiledStatement(side_car.finish(pair)))
+        self._delete = OutcomeWrite(CompiledStatement(statements.delete(self.target)), may_miss=True)
+        self._remove = OutcomeWrite(CompiledStatement(side_car.remove(pair)), removes=True)
+        self._note = OutcomeWrite(CompiledStatement(side_car.note(pair)), may_miss=True)
         self._ended = statements.ended(self.target)
         self._still_there = statements.still_there(backend.source, self.dialect)
 
-    def finish(self, wanted: Finish | Literal["leave"] | None) -> Sequence[Write]:
+    def finish(self, wanted: Finish | Literal["leave"] | None) -> Sequence[OutcomeWrite]:
         return (self._keep,) if wanted == "keep" else (self._delete, self._remove)
 
     @property
     def result_columns(self) -> Sequence[str]:
         return self._result_columns
 
-    def keep_with(self, columns: Mapping[Key, Mapping[str, Any]]) -> Sequence[Write]:
-        return Write(CompiledStatement(side_car.also_write(self._pair, columns)), may_miss=True), self._keep
+    def keep_with(self, columns: Mapping[Key, Mapping[str, Any]]) -> Sequence[OutcomeWrite]:
+        return OutcomeWrite(CompiledStatement(side_car.also_write(self._pair, columns)), may_miss=True), self._keep
 
-    def failures(self, outcomes: Outcomes) -> Iterator[tuple[Write, dict[str, Any]]]:
+    def failures(self, outcomes: Outcomes) -> Iterator[tuple[OutcomeWrite, dict[str, Any]]]:
         yield from ((self._note, {"claimjobs_keys": keys}) for keys in cut(outcomes.errors, self.many))
         yield from super().failures(outcomes)
 
@@ -247,7 +252,7 @@ class SideCarTable(OutcomeTable):
     def lost(self, connection: sa.Connection, me: int, keys: Sequence[Key]) -> set[Key]:
         return set(keys_for(connection, self._ended, keys))
 
-    def must_reach(self, connection: sa.Connection, write: Write, reached: int, keys: list[Key]) -> bool:
+    def must_reach(self, connection: sa.Connection, write: OutcomeWrite, reached: int, keys: list[Key]) -> bool:
         """A row of the user's table may be deleted, and then none is written beside it."""
         if write.may_miss:
             return False

@@ -16,7 +16,7 @@ from claimjobs.dialects import Key
 from claimjobs.errors import BadArgument, DoneUndecided, key_unequal
 from claimjobs.job import Job, key_of
 from claimjobs.options import FINISHES, LEAVE, Finish
-from claimjobs.settle.outcome_table import OutcomeTable, Write, cut
+from claimjobs.settle.outcome_table import OutcomeTable, OutcomeWrite, cut
 from claimjobs.settle.outcomes import Outcomes
 from claimjobs.settle.still_due import StillDueRows
 from claimjobs.table.columns import DONE
@@ -65,7 +65,7 @@ class Settler:
         self._settle_batch = None if self.settle_batch is None else CompiledStatement(self.settle_batch)
 
     @property
-    def _usual(self) -> Sequence[Write]:
+    def _usual(self) -> Sequence[OutcomeWrite]:
         """The statements for done jobs. If a user's function chooses them: its default."""
         wanted = self._otherwise if callable(self._on_done) else self._on_done
         return () if wanted is None and self._on_done is None else self._table.finish(wanted)
@@ -75,7 +75,7 @@ class Settler:
         """The statement that settles jobs that are all done, and returns their keys; None if there is no such one."""
         if self._locks_first or not self.record.names_owner or not self._returns:
             return None
-        settle: sa.Delete | sa.Update = self._usual[0].statement.statement
+        settle: sa.Delete | sa.Update = self._usual[0].compiled.statement
         return settle
 
     @property
@@ -124,10 +124,10 @@ class Settler:
         for write, values in self._writes(connection, outcomes.only(held) if unwritten else outcomes):
             some, given = values["claimjobs_keys"], {**values, **self.record.by(me)}
             if self.record.names_owner and self._returns:
-                written = {key_of(row) for row in connection.execute(write.statement.statement, given)}
+                written = {key_of(row) for row in connection.execute(write.compiled.statement, given)}
                 if len(written) < len(some):
                     unwritten.update(self.missing(some, written))
-            elif write.statement.count(connection, given) < len(some) and not write.may_miss:
+            elif write.compiled.count(connection, given) < len(some) and not write.may_miss:
                 raise SomeLost
         return unwritten
 
@@ -168,7 +168,7 @@ class Settler:
             outcomes = outcomes.only(set(outcomes.keys()) - marked)
         for write, values in chain(again, self._writes(connection, outcomes)):
             keys = values["claimjobs_keys"]
-            reached = write.statement.count(connection, {**values, **self.record.by(me)})
+            reached = write.compiled.count(connection, {**values, **self.record.by(me)})
             if reached < len(keys) and self._table.must_reach(connection, write, reached, keys):
                 short.update(keys)
         if self._still_due is not None and self._ready is not None:
@@ -176,7 +176,7 @@ class Settler:
                 self._still_due.find(connection, keys, self._ready)
         return short
 
-    def _writes(self, connection: sa.Connection, outcomes: Outcomes) -> Iterator[tuple[Write, dict[str, Any]]]:
+    def _writes(self, connection: sa.Connection, outcomes: Outcomes) -> Iterator[tuple[OutcomeWrite, dict[str, Any]]]:
         """The statements for these outcomes, each with its parameters."""
         many = self._table.many
         if outcomes.done:
@@ -189,7 +189,7 @@ class Settler:
         if outcomes.errors:
             yield from self._table.failures(outcomes)
 
-    def _finish(self, connection: sa.Connection, outcomes: Outcomes) -> Sequence[Write]:
+    def _finish(self, connection: sa.Connection, outcomes: Outcomes) -> Sequence[OutcomeWrite]:
         """The statements for done jobs. A user's function may choose them."""
         if not callable(self._on_done):
             return self._usual
@@ -222,7 +222,7 @@ class Settler:
     def phases(self, me: int, keys: list[Key]) -> list[Phase]:
         """The statements that settle done jobs with these keys. If a user's function chooses them: its default."""
         given = {"claimjobs_keys": keys, **self.record.by(me)}
-        return [Phase("settle", write.statement.statement, given) for write in self._usual]
+        return [Phase("settle", write.compiled.statement, given) for write in self._usual]
 
 
 def batch_parameters(owner: int, outcomes: Outcomes) -> dict[str, Any]:

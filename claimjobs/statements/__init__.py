@@ -1,8 +1,10 @@
-"""Every SQL statement of claimjobs, one short function each.
+"""The SQL statements of claimjobs, one short function each.
 
-`insert` enqueues. `find` reads candidates, `lock` locks them, `mark` marks them as owned; `claim` does all three in one
-statement. `side_car` has those for a table that must not be altered. `settle` writes outcomes. `owners`
-and `idle` are about owners, `dead_jobs`, `purge` and `count` about what their names say.
+`insert` enqueues, `duplicates` if jobs have a unique key. `find` reads candidates, `lock` locks them and marks them as
+claimed; `claim` does both in one statement, with what `column_encoding` reads. `key_rows` has those for limits per key,
+`side_car` those for a table that must not be altered, `claim_rows` those for claims per batch. `settle` writes outcomes.
+`owners`, `idle` and `pause` are about owners. `job_rows` says where states are read, for `count`, `stored_jobs`,
+`dead_jobs` and `purge`; `samples` is for `explain`.
 
 Each function returns a SQLAlchemy statement with named parameters: it is built once and run many times.
 """

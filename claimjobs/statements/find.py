@@ -47,7 +47,7 @@ COMPARISONS: Final = (operators.eq, operators.lt, operators.le, operators.gt, op
 
 @dataclass(frozen=True)
 class Selection:
-    """What may be claimed, in which order, and after which place in the order."""
+    """What may be claimed, in which order, and after which place in the order. `claim.selector.Selector` makes it."""
 
     ready: sa.ColumnElement[bool]
     order: Sequence[sa.ColumnElement[Any]]
@@ -58,11 +58,11 @@ class Selection:
     place: Mapping[sa.Column[Any], Any] | None = None
     """The parameters of the place for the columns of the order, if all ascend. None: there is none, or one descends."""
     in_sweeps: bool = False
-    """Whether any order will do. Then each consumer begins at a random place of this order: see `claim.sweep`."""
+    """Whether any order will do. Then each consumer begins at a random place of this order: see `Sweep`."""
     predicates: Sequence[sa.ColumnElement[bool]] = ()
     """The user's part of `ready`, whether a job is due or not."""
     reads_other_rows: bool = False
-    """Whether the predicate has a subquery: see `claim.recheck`."""
+    """Whether the predicate has a subquery: see `RecheckedLocks`."""
 
     @property
     def found(self) -> sa.ColumnElement[bool]:

@@ -26,12 +26,19 @@ class SettleGuard:
     roles: ColumnRoles
     dialect: Dialect
     guard: sa.ColumnElement[bool]
-    """`ColumnRoles.mine`; or true if the open transaction holds the locks of the jobs."""
+    """`ColumnRoles.mine`; or, where the claim row is deleted before, that the columns say `unclaimed`; or true, where the
+    open transaction has the jobs locked.
+    """
+
+    @property
+    def is_lock(self) -> bool:
+        """Whether the locks of the open transaction are enough."""
+        return isinstance(self.guard, sa.True_)
 
     @property
     def filter(self) -> sa.ColumnElement[bool]:
         """The guard as a condition on rows that are found by their keys."""
-        return self.guard if isinstance(self.guard, sa.True_) else self.dialect.as_filter(self.guard)
+        return self.guard if self.is_lock else self.dialect.as_filter(self.guard)
 
 
 def delete(target: SettleGuard) -> sa.Delete:
@@ -49,7 +56,7 @@ def keep(
     """
     roles = target.roles
     values = roles.state.becomes(DONE) | ({} if roles.owner_date is None else {roles.owner_date: now})
-    if isinstance(target.guard, sa.True_) and (status := roles.state.column) is not None:
+    if target.is_lock and (status := roles.state.column) is not None:
         is_as_claimed = roles.state.is_(UNCLAIMED)
         values[status] = sa.case((is_as_claimed, sa.literal(values[status], status.type)), else_=status)
     return _guarded(sa.update(roles.table).values(values | values_by_key(roles, columns or {})), target)

@@ -61,11 +61,11 @@ class State:
         return sa.and_(*self._predicates(CLAIMED), self.owner == me)
 
     def becomes(self, state: str, me: sa.ColumnElement[Any] | None = None) -> dict[Any, Any]:
-        """The values that bring a row into this state. `me`: the owner of a claimed job.
+        """The values that bring a row into this state. `me`: the owner of a claimed job. It must be one of `can`.
 
         A done or dead job keeps its owner, unless the owner distinguishes its state.
         """
-        values = {} if self.column is None else {self.column: self.values.get(state, self.values[UNCLAIMED])}
+        values = {} if self.column is None else {self.column: self._value(state)}
         leaves = state == UNCLAIMED or self._is_shared(state)
         if self.owner is not None and (me is not None or leaves):
             values[self.owner] = me
@@ -94,7 +94,10 @@ class State:
         return next((state for state, meant in self.values.items() if _alike(value) == _alike(meant)), None)
 
     def _value(self, state: str) -> Any:
-        return None if self.column is None else self.values.get(state, self.values[UNCLAIMED])
+        """Of the column: only a claimed job may have that of an unclaimed one, which the owner tells apart then."""
+        if self.column is None:
+            return None
+        return self.values.get(state, self.values[UNCLAIMED]) if state == CLAIMED else self.values[state]
 
     def _predicates(self, state: str) -> list[sa.ColumnElement[bool]]:
         return [] if self.column is None else [self.column == self._value(state)]
