@@ -6,8 +6,8 @@ import math
 from abc import ABC, abstractmethod
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from itertools import islice
 from functools import cached_property
+from itertools import islice
 from typing import Any, Final, Literal, NamedTuple, TypeVar
 
 import sqlalchemy as sa
