@@ -26,8 +26,8 @@ class SettleGuard:
     roles: ColumnRoles
     dialect: Dialect
     guard: sa.ColumnElement[bool]
-    """`ColumnRoles.mine`; or, where the claim row is deleted before, that the columns say `unclaimed`; or true, where the
-    open transaction has the jobs locked.
+    """`ColumnRoles.mine`; or, where the claim row is deleted before, that the columns say `unclaimed`; or true, where
+    the open transaction has the jobs locked.
     """
 
     @property
