@@ -65,7 +65,7 @@ class State:
 
         A done or dead job keeps its owner, unless the owner distinguishes its state.
         """
-        values = {} if self.column is None else {self.column: self._value(state)}
+        values = {} if self.column is None else {self.column: self._value(state) if state == CLAIMED else self.values[state]}
         leaves = state == UNCLAIMED or self._is_shared(state)
         if self.owner is not None and (me is not None or leaves):
             values[self.owner] = me
@@ -94,10 +94,7 @@ class State:
         return next((state for state, meant in self.values.items() if _alike(value) == _alike(meant)), None)
 
     def _value(self, state: str) -> Any:
-        """Of the column: only a claimed job may have that of an unclaimed one, which the owner tells apart then."""
-        if self.column is None:
-            return None
-        return self.values.get(state, self.values[UNCLAIMED]) if state == CLAIMED else self.values[state]
+        return None if self.column is None else self.values.get(state, self.values[UNCLAIMED])
 
     def _predicates(self, state: str) -> list[sa.ColumnElement[bool]]:
         return [] if self.column is None else [self.column == self._value(state)]

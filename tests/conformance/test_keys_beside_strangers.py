@@ -1,0 +1,50 @@
+"""Limits per key while another program has jobs locked."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import sqlalchemy as sa
+
+from claimjobs import PerKey
+from claimjobs.claim.key_locking import MOST_BEHIND
+from tests.backends import Backend
+from tests.conformance.test_per_key import KINDS, MAILS, finish, ids, mails
+
+
+@contextmanager
+def stranger_locks(backend: Backend, jobs: Iterable[int]) -> Iterator[None]:
+    """A transaction of another program."""
+    with backend.engine.connect().execution_options(isolation_level="READ COMMITTED") as other, other.begin():
+        for number in jobs:
+            other.execute(sa.select(MAILS).where(MAILS.c.id == number).with_for_update()).all()
+        yield
+
+
+@KINDS
+def test_a_key_whose_first_jobs_a_stranger_has_locked_gives_those_behind_them(
+    backend: Backend, kind: dict[str, Any]
+) -> None:
+    two = PerKey("customer", at_most=2)
+    queue = mails(backend, two, [7] * 30 + [8], kind)
+    with stranger_locks(backend, range(1, 21)):
+        found = queue.claim(10)
+        assert ids(found) == [21, 22, 31]
+        assert not queue.claim(10)
+    finish(found)
+    assert ids(queue.claim(10)) == [1, 2]
+
+
+def test_a_free_job_is_found_behind_many_keys_that_a_stranger_has_locked_as_a_whole(backend: Backend) -> None:
+    queue = mails(backend, PerKey("customer", at_most=2), [*range(3 * MOST_BEHIND), *[99] * 5])
+    with stranger_locks(backend, range(1, 3 * MOST_BEHIND + 4)):
+        backend.wait_for(lambda: queue.claim(4), "a job of the last key is claimed")
+
+
+def test_jobs_in_order_wait_for_the_stranger_who_has_the_first_one_locked(backend: Backend) -> None:
+    queue = mails(backend, PerKey("customer", in_order=True), [7, 7])
+    with stranger_locks(backend, [1]):
+        assert not queue.claim(10)
+    assert ids(queue.claim(10)) == [1]
