@@ -65,7 +65,8 @@ class State:
 
         A done or dead job keeps its owner, unless the owner distinguishes its state.
         """
-        values = {} if self.column is None else {self.column: self._value(state) if state == CLAIMED else self.values[state]}
+        value = self._value(state) if state == CLAIMED or self.column is None else self.values[state]
+        values = {} if self.column is None else {self.column: value}
         leaves = state == UNCLAIMED or self._is_shared(state)
         if self.owner is not None and (me is not None or leaves):
             values[self.owner] = me
