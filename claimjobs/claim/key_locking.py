@@ -387,7 +387,7 @@ class KeyRowLocks(JobLocks):
         if passed - sweep.known and not sweep.is_cut:  # a job may have been inserted while this claim searched
             sweep.place = None
         sweep.known |= passed
-        sweep.without_job |= passed | {row.key for row in key_rows if row.jobs and not row.claimed}
+        sweep.without_job |= passed
 
     def _place_rated(self, connection: sa.Connection, key_rows: list[KeyRow], *, moves: bool) -> None:
         """A key is next when the rate allows another job of it. `moves`: it is behind all others if that is now."""

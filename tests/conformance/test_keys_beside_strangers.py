@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
+import pytest
 import sqlalchemy as sa
 
 from claimjobs import PerKey
@@ -41,6 +42,18 @@ def test_a_free_job_is_found_behind_many_keys_that_a_stranger_has_locked_as_a_wh
     queue = mails(backend, PerKey("customer", at_most=2), [*range(3 * MOST_BEHIND), *[99] * 5])
     with stranger_locks(backend, range(1, 3 * MOST_BEHIND + 4)):
         backend.wait_for(lambda: queue.claim(4), "a job of the last key is claimed")
+
+
+@pytest.mark.parametrize(
+    "per_key", [PerKey("customer", at_most=2), PerKey("customer"), PerKey("customer", in_order=True)]
+)
+def test_a_drain_waits_for_the_jobs_that_a_stranger_has_locked(backend: Backend, per_key: PerKey) -> None:
+    queue = mails(backend, per_key, [7] * 3)
+    with stranger_locks(backend, [1, 2, 3]):
+        assert [queue.claim(10).contended for _ in range(3)] == [True] * 3
+    for batch in queue.batches(10, drain=True):
+        finish(batch)
+    assert queue.stats().left == 0
 
 
 def test_jobs_in_order_wait_for_the_stranger_who_has_the_first_one_locked(backend: Backend) -> None:
