@@ -58,7 +58,7 @@ def read_backlog(
 
     With a side-car a dead job whose row was deleted is not counted, but read. Raises ClaimsDiffer.
     """
-    ClaimsCheck(backend).run(connection)
+    ClaimsCheck(backend).run(connection, only_reads=True)
     roles, upper = backend.roles, {"claimjobs_limit": limit}
     source, rows = backend.source, job_rows(backend, now)
     ripe = rows.claimable(source.ripe(now))

@@ -125,7 +125,7 @@ def read_stats(
     """
     rows = job_rows(backend, now)
     known, others = _sorted(row for counts in rows.counts(of_queue) for row in connection.execute(counts))
-    ClaimsCheck(backend).run(connection)
+    ClaimsCheck(backend).run(connection, only_reads=True)
     jobs = {state: sum(row.jobs for row in known[state]) for state in STATES}
     owners, held = owners_of(connection, backend, rows)
     paused, reason = read_pause(connection, backend)

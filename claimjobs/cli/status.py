@@ -84,11 +84,12 @@ def status(context: click.Context, /, target: Target, as_json: bool, check: bool
         raise click.UsageError("--min-owners: with --hold transaction there are no owners")
     with target.queue() as queue:
         name, stats = queue.table.fullname, queue.stats()
-        lines = [*_lines_of(stats, queue.roles.state.values, where), *_notes(queue)]
+        retrying = queue.backlog().retrying
+        lines = [*_lines_of(stats, queue.roles.state.values, where), *_failing(retrying), *_notes(queue)]
     exceeded = list(_exceeded(stats, **limits))
     if as_json:
         checked = {"exceeded": exceeded} if check else {}
-        data(json.dumps({"table": name, **_plain(stats), "where": where, **checked}, default=str))
+        data(json.dumps({"table": name, **_plain(stats), "retrying": retrying, "where": where, **checked}, default=str))
     elif check:
         show(f"{name}: {'; '.join([*exceeded, *_paused(stats)] if exceeded else ['ok'])}")
     else:
@@ -164,6 +165,12 @@ def _lines_of(stats: Stats, words: Mapping[str, Any], where: str | None) -> Iter
         yield f"{jobs} claimed by owner {owner}, another program: if it has ended, {end} reclaims them"
     if rest := list(stats.strangers.values())[MOST:]:
         yield f"{sum(rest)} claimed by {len(rest)} more of other programs"
+
+
+def _failing(retrying: int) -> Iterator[str]:
+    if retrying:
+        more = " or more" if retrying == LIMIT else ""
+        yield f"{retrying:,}{more} failed and will be tried again: {command('watch')} shows their errors"
 
 
 def _paused(stats: Stats) -> Iterator[str]:

@@ -11,6 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from claimjobs.admin.overview import COUNTED, FailedJob, History, Overview, outlook
+from claimjobs.cli.console import number
 from claimjobs.instants import age
 from claimjobs.key_text import key_in_message, visible
 
@@ -27,9 +28,19 @@ def line(seen: Overview, history: History) -> str:
         *(f"{seen.count(state)} {state}" for state in COUNTED),
         *outlook(seen, history),
         *([f"owners: {owners}"] if owners else []),
+        *([f"job {_named(seen.retrying[0])}"] if seen.retrying else []),
     ]
     paused = f"paused for {age(seen.paused)}{_reason(seen)}, " if seen.paused is not None else ""
     return f"{seen.now:%H:%M:%S} {seen.table}: {paused}{', '.join(parts)}"
+
+
+def _named(failed: FailedJob) -> str:
+    times = "" if failed.failures is None else f" ({number(failed.failures, 'failure')})"
+    return f"{key_in_message(failed.key)}{times}: {_one_line(failed.error)}"
+
+
+def _one_line(error: str) -> str:
+    return visible(" ".join(error.split()))
 
 
 def sparkline(values: Sequence[int], width: int) -> str:
@@ -111,7 +122,7 @@ class WatchScreen:
         for job in jobs:
             failures = "" if job.failures is None else str(job.failures)
             when, style = ("dead", "red") if job in self._seen.dead else (job.when, "yellow")
-            table.add_row(key_in_message(job.key), failures, when, visible(" ".join(job.error.split())), style=style)
+            table.add_row(key_in_message(job.key), failures, when, _one_line(job.error), style=style)
         return table
 
 

@@ -10,7 +10,7 @@ import sqlalchemy as sa
 from claimjobs.dialects import Dialect, Key
 from claimjobs.statements.find import LIMIT
 from claimjobs.table.columns import DEAD
-from claimjobs.table.roles import ColumnRoles
+from claimjobs.table.roles import LONGEST_ERROR, TEXTS_IN_BYTES, ColumnRoles
 
 Predicates = Sequence[sa.ColumnElement[bool]]
 
@@ -94,10 +94,20 @@ def unfinished(roles: ColumnRoles, dialect: Dialect) -> sa.Select[Any]:
 
 
 def cancel(roles: ColumnRoles, dialect: Dialect, now: sa.ColumnElement[Any], text: str) -> sa.Update:
-    """Make the jobs `keys`, which this transaction has locked, dead, with a text in place of an error. An owner that
+    """Make the jobs `keys`, which this transaction has locked, dead, with a text before their last error. An owner that
     has claimed one does not hold it any more, so its outcome is refused.
     """
-    given = {roles.owner_id: None, roles.owner_date: now, roles.suspect: 0, roles.last_error: text}
+    given = {roles.owner_id: None, roles.owner_date: now, roles.suspect: 0, roles.last_error: _and_before(text, roles)}
     values = {column: value for column, value in given.items() if column is not None}
     update = sa.update(roles.table).values({**roles.state.becomes(DEAD), **values})
     return dialect.restrict_to_keys(update.where(roles.state.unfinished), roles.key, roles.key_index)
+
+
+def _and_before(text: str, roles: ColumnRoles) -> Any:
+    """A text, and after it the error that the job has, as far as its column holds both."""
+    column = roles.last_error
+    if column is None or not isinstance(column.type, sa.String) or column.type.__visit_name__ in TEXTS_IN_BYTES:
+        return text
+    both = sa.literal(f"{text}; before: ", sa.String) + column
+    longest = min(column.type.length or LONGEST_ERROR, LONGEST_ERROR)
+    return sa.func.coalesce(sa.func.substr(both, 1, longest), text, type_=sa.String)

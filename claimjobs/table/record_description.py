@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import shlex
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 from typing import Any, Final
 
@@ -59,6 +59,12 @@ class RecordDescription:
     def in_row(cls, kind: str | None, sees: str | None) -> RecordDescription:
         """Those that the row of an owner says."""
         return cls(kind, tuple(json.loads(sees)) if sees else ())
+
+    @property
+    def without_limits(self) -> RecordDescription:
+        """The same without `per_key`: who only reads sees the claims, whatever limits they keep."""
+        seen = (json.loads(one) for one in self.sees)
+        return replace(self, sees=tuple(_text({k: v for k, v in one.items() if k != "per_key"}) for one in seen))
 
     @property
     def row(self) -> dict[str, Any]:

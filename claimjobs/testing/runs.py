@@ -8,7 +8,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from functools import wraps
-from typing import Any, Literal
+from typing import Any, Final, Literal
 
 import sqlalchemy as sa
 
@@ -26,6 +26,9 @@ from claimjobs.signals import Cancelled
 from claimjobs.testing.databases import engine_within
 from claimjobs.workers.consumer import BatchObserver, consume
 from claimjobs.workers.handlers import PoolHandler, handler_of
+
+QUIET: Final = 0.5
+"""Seconds without a job after which no job is taken for due, if a rate holds jobs back."""
 
 JobState = Literal["done", "retry", "dead", "released", "suspect", "lost"]
 
@@ -74,7 +77,8 @@ def run(
     claimed and settled in it, as by `hold="transaction"`, and nothing is committed: if you roll it back, nothing was
     done. Raises BadArgument if no transaction is open, and for a queue with a side-car or `per_key`.
 
-    `clock` decides what is due; without it, the queue's own clock does. Of an async handler ten calls run at once.
+    `clock` decides what is due; without it, the queue's own clock does. A job that the rate of a key holds back is not
+    due. Of an async handler ten calls run at once.
 
     Nothing is held, and no connection of the queue is open, when it returns. Raises BadHandler as the command,
     NothingDone if the handler gives no job an outcome, and BadArgument for a queue that is paused. What the handler
@@ -108,11 +112,13 @@ def _worked(queue: Queue, handler: Callable[..., Any], size: int) -> list[JobRes
             raise BadArgument(
                 f"queue {queue.table.fullname!r} is paused, and no job of it is claimed: call its `resume` before `run`"
             )
+        per_key = queue.settings.per_key
+        idle = QUIET if per_key is not None and per_key.pace is not None else None
         if isinstance(what, PoolHandler):
-            queue.work(what.function, concurrency=what.concurrency, size=size, drain=True, observer=results)
+            queue.work(what.function, concurrency=what.concurrency, size=size, drain=True, idle=idle, observer=results)
         else:
             with suppress(Cancelled):
-                consume(queue, what, size=size, drain=True, observer=results)
+                consume(queue, what, size=size, drain=True, idle=idle, observer=results)
     finally:
         queue.close()
     if ends:

@@ -64,9 +64,11 @@ def consume(
     where: Where = None,
     drain: Drain = False,
     poll: float = 1.0,
+    idle: float | None = None,
     observer: BatchObserver | None = None,
 ) -> None:
-    """Handle batches until the queue is stopped, or drained: by a call of `Queue.drain`, or as `drain` says.
+    """Handle batches until the queue is stopped, or drained: by a call of `Queue.drain`, or as `drain` says. `idle`: as
+    of `Queue.batches`.
 
     An exception of the handler (SystemExit, too) is logged, and the loop goes on: the jobs without an outcome become
     suspects. If suspects cannot be stored, if the handler gave no outcome at all, or if the open transaction was rolled
@@ -76,7 +78,7 @@ def consume(
     """
     backoff, fruitless = Backoff(FIRST_PAUSE, LONGEST_PAUSE, least=1.0), 0
     observer = observer or BatchObserver()
-    for batch in queue.batches(size, where, drain=drain, poll=poll):
+    for batch in queue.batches(size, where, drain=drain, poll=poll, idle=idle):
         failure = _settled(queue, batch, handler, observer)
         if failure is None:
             backoff.reset()

@@ -227,7 +227,7 @@ class Supervisor:
         code = child.reap()
         how = how_ended(code)
         owner, child.owner_id = child.owner_id, None
-        if code == 0 and child.ended_normally and not child.ended_unasked:
+        if code == 0 and child.ended_normally and (child.ending or not child.ended_unasked):
             child.finished = True
             return
         if owner is not None:

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import sqlalchemy as sa
 
-from claimjobs import Batch, Done, Fail, Job, PerKey, Retry, RetryLater, job_table
+from claimjobs import Batch, Done, Fail, Job, PerKey, Retry, RetryLater, job_table, key_tables, make
 from claimjobs.errors import BadArgument, BadHandler, NothingDone
 from claimjobs.testing import Clock, run
 from tests.backends import Backend
@@ -76,6 +76,15 @@ def test_a_handler_of_a_batch_is_given_batches(backend: Backend) -> None:
     queue.enqueue(some("ada", "cid"))
     found = run(queue, lambda batch: batch.done(), size=1)
     assert [(result.job.address, result.state) for result in found] == [("ada", "done"), ("cid", "done")]
+
+
+def test_a_job_that_a_rate_holds_back_is_not_due(backend: Backend) -> None:
+    make(backend.engine, key_tables(backend.engine, MAILS, ["address"]))
+    queue, clock = backend.queue(MAILS, per_key=PerKey("address", rate="1/h")), Clock()
+    queue.enqueue(some("ada", "ada"))
+    assert [len(run(queue, send, clock=clock)) for _ in range(2)] == [1, 0]
+    clock.move(hours=1)
+    assert len(run(queue, send, clock=clock)) == 1
 
 
 def send_twice(job: Job, again: bool) -> None:
