@@ -74,6 +74,16 @@ def test_jobs_are_listed_in_each_state(backend: Backend, kind: dict[str, Any]) -
 
 
 @KINDS
+def test_a_job_that_had_failed_keeps_its_error(backend: Backend, kind: dict[str, Any]) -> None:
+    queue = queue_of(backend, kind)
+    with queue.claim(1) as batch:
+        batch.fail(batch[0], "bad payload", retry_in=600)
+        key = batch[0].key
+    assert queue.cancel([key], "poison") == [key]
+    assert [job.last_error for job in dead_jobs(queue)] == ["cancelled: poison; before: bad payload"]
+
+
+@KINDS
 def test_what_waits_or_is_claimed_is_cancelled_and_nothing_else(backend: Backend, kind: dict[str, Any]) -> None:
     queue, other = queue_of(backend, kind), backend.bare_queue(on_done="keep", **kind)
     with queue.claim(2) as batch:

@@ -98,6 +98,7 @@ def test_consumers_must_agree_on_the_columns(backend: Backend) -> None:
     queue.claim()
     with pytest.raises(ClaimsDiffer, match="per_key"):
         backend.bare_queue(MAILS).claim()
+    assert backend.bare_queue(MAILS).stats().claimed == backend.bare_queue(MAILS).backlog().claimed == 1  # only looks
     queue.enqueue([{"customer": 7}] * 2)
     larger = backend.bare_queue(MAILS, per_key=PerKey("customer", at_most=2))
     assert len(larger.claim(5)) == 1  # another limit is no other key, and the larger one is not exceeded

@@ -9,10 +9,11 @@ from typing import Any
 import pytest
 import sqlalchemy as sa
 
-from claimjobs import Batch, Done, Fail, Job, PerKey, Retry, RetryLater, job_table, key_tables, make
+from claimjobs import Batch, Done, Fail, Job, PerKey, Retry, RetryLater, job_table
 from claimjobs.errors import BadArgument, BadHandler, NothingDone
 from claimjobs.testing import Clock, run
 from tests.backends import Backend
+from tests.conformance.test_per_key import mails
 
 MAILS = job_table(
     "mails", sa.MetaData(), sa.Column("address", sa.String(40), nullable=False), sa.Column("result", sa.String(40))
@@ -79,12 +80,14 @@ def test_a_handler_of_a_batch_is_given_batches(backend: Backend) -> None:
 
 
 def test_a_job_that_a_rate_holds_back_is_not_due(backend: Backend) -> None:
-    make(backend.engine, key_tables(backend.engine, MAILS, ["address"]))
-    queue, clock = backend.queue(MAILS, per_key=PerKey("address", rate="1/h")), Clock()
-    queue.enqueue(some("ada", "ada"))
-    assert [len(run(queue, send, clock=clock)) for _ in range(2)] == [1, 0]
+    queue, clock = mails(backend, PerKey("customer", rate="1/h"), [7, 7]), Clock()
+    assert [len(run(queue, print_key, clock=clock)) for _ in range(2)] == [1, 0]
     clock.move(hours=1)
-    assert len(run(queue, send, clock=clock)) == 1
+    assert len(run(queue, print_key, clock=clock)) == 1
+
+
+def print_key(job: Job) -> None:
+    print(job.key)
 
 
 def send_twice(job: Job, again: bool) -> None:
