@@ -30,8 +30,7 @@ def test_json_is_one_object_with_the_documented_keys(database: Backend) -> None:
     assert (found.pop("ownerless"), found.pop("strangers"), found.pop("unclaimable")) == (0, [], 0)
     counts = {"unclaimed": 1, "claimed": 2, "done": 2, "dead": 1}
     paused = {"paused_seconds": None, "pause_reason": None}
-    assert found == {"table": "jobs", **counts, **paused, "other": [], "retrying": 0,
-        "not_in_queue": 0, "where": None}
+    assert found == {"table": "jobs", **counts, **paused, "other": [], "retrying": 0, "not_in_queue": 0, "where": None}
     assert 0 <= owner.pop("age_seconds") < 60
     assert 0 <= owner.pop("silence_seconds") < 10
     assert owner == {
