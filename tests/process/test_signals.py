@@ -39,9 +39,10 @@ def test_the_first_signal_lets_the_batch_in_hand_finish(
         (command.send_to_group if to_all else command.send)(number)
         _all_say(command, 2, "told to stop")
         command.gate.touch()
-        code, out, _ = command.end()
+        code, out, err = command.end()
         command.wait_until_all_is_gone()
     assert code == 0
+    assert "while it was stopping" not in err
     assert len(noted(anywhere, "done")) == summary(out)["done"] == 20
     assert Counter(statuses(anywhere)) == {"unclaimed": 80}
 
