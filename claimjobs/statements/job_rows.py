@@ -83,14 +83,20 @@ class JobRows:
         return count.up_to(self._roles, state, self.order(order), *self.meeting(()))
 
     def claimed_by_key(self, key_rows: KeyRows) -> sa.Select[Any]:
-        """The keys of `per_key` with key rows, and how many jobs of each are claimed."""
+        """Those of the keys `per_keys` of which jobs are claimed, as their key rows have them, and how many."""
         source, claimed = self._source.table, self.in_state(CLAIMED)
         if self._claim_rows is not None:  # the search begins at the claim rows, which have few jobs
             both = key_rows.table.join(source, key_rows.same)
-            return sa.select(*key_rows.key, sa.func.count()).select_from(both).where(claimed).group_by(*key_rows.key)
-        mine = self._dialect.with_values(key_rows.of_jobs, key_rows.key)
-        jobs = sa.select(sa.func.count()).select_from(source).where(mine, claimed).correlate(key_rows.table)
-        return sa.select(*key_rows.key, jobs.scalar_subquery())
+            rows = sa.select(*key_rows.key, sa.func.count()).select_from(both).where(claimed).group_by(*key_rows.key)
+            return rows.where(self._dialect.among_some(key_rows.key, "claimjobs_per_keys"))
+        # In one step over the jobs: where the planner believes that few jobs are claimed, it reads all of them in each.
+        jobs = key_rows.of_jobs
+        mine = self._dialect.among_some(jobs, "claimjobs_per_keys")
+        counted = sa.select(*jobs, sa.func.count().label("claimjobs_jobs")).where(claimed, mine).group_by(*jobs)
+        some = counted.subquery("claimjobs_claimed")
+        same = sa.and_(*(some.c[column.name] == column for column in key_rows.key))
+        number = sa.cast(sa.func.sum(some.c.claimjobs_jobs), sa.BigInteger)
+        return sa.select(*key_rows.key, number).join_from(some, key_rows.table, same).group_by(*key_rows.key)
 
     @property
     def by_owner(self) -> sa.Select[Any]:

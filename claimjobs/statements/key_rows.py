@@ -171,8 +171,7 @@ class KeyStatements:
 
         It begins when the key rows are locked. Whoever claimed a job of these keys had locked them, and has committed.
         """
-        rows = self._job_rows.claimed_by_key(self._key_rows)
-        return rows.where(self._dialect.among_some(self.key, "claimjobs_per_keys"))
+        return self._job_rows.claimed_by_key(self._key_rows)
 
     def jobs(self) -> sa.Select[Any]:
         """The first `each` jobs of each of `per_keys`: that key, the job's key, when it is due, whether it is
