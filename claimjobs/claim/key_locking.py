@@ -235,7 +235,7 @@ class KeyRowLocks(JobLocks):
         key row were searched to the end, if there are none.
         """
         sweep, visited, seen, left = self._sweep, list[KeyRow](), set[Any](), size
-        ends = time.monotonic() + ALONE
+        ends, found = time.monotonic() + ALONE, None
         while left > size // NEARLY:
             if len(visited) >= MOST_ROWS:
                 sweep.is_cut = left == size
@@ -254,8 +254,10 @@ class KeyRowLocks(JobLocks):
             elif left < size:
                 sweep.place = None
                 break
-            elif not (found := self._search.to_the_end(connection, self._statements, ends)) or time.monotonic() > ends:
-                sweep.place = None  # the next claim reads the key rows that are found only now
+            elif (found and time.monotonic() > ends) or not (
+                found := self._search.to_the_end(connection, self._statements, ends)
+            ):
+                sweep.place = None
                 return visited, found is False
         return visited, True
 
