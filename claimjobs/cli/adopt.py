@@ -17,7 +17,7 @@ from claimjobs.cli.console import asks, say, show, show_sql
 from claimjobs.cli.queue_options import Target, database_options
 from claimjobs.dialects import dialect_named_by
 from claimjobs.errors import BadArgument
-from claimjobs.explain.adoption import KINDS, LOOKED_AT, Adoption, Plan, inspect_for_adoption, with_locks
+from claimjobs.explain.adoption import KINDS, LOOKED_AT, Adoption, Plan, check_where, inspect_for_adoption, with_locks
 from claimjobs.explain.diagnosis import INDEX, additions
 from claimjobs.explain.example_row import example_row, imports_of, statements_of
 from claimjobs.key_text import visible
@@ -183,7 +183,9 @@ def _described(found: Adoption) -> Iterable[str]:
 def _plan(
     found: Adoption, *, kind: str | None, states: tuple[str, ...], where: str | None, on_done: str | None
 ) -> Plan:
-    """What was given, and what is asked for. Raises UsageError for what is missing where nobody can be asked."""
+    """What was given, and what is asked for. Raises UsageError for what is missing where nobody can be asked, and
+    BadPredicate.
+    """
     if not found.key:
         raise BadArgument(f"table {found.table.fullname!r} has no key: give it a primary key, then run this again")
     if kind is None:
@@ -193,6 +195,8 @@ def _plan(
     if where is None and kind == "side-car" and found.values:
         _must_ask(f'--where, such as --where "{found.names["status"]} = ...", or --where true for all rows')
         where = click.prompt("Which rows are jobs: SQL as after WHERE, such as true for all", err=True)
+    if where is not None:
+        check_where(found, where)
     if on_done is None and kind != "side-car" and "done" not in given:
         _must_ask("--on-done keep, or --on-done delete")
         on_done = click.prompt("Rows of done jobs", type=click.Choice(["keep", "delete"]), err=True)

@@ -9,11 +9,13 @@ from typing import Any, Final
 import sqlalchemy as sa
 
 from claimjobs.database.connect import connected, dialect_for
+from claimjobs.database.error_translation import predicate_errors
 from claimjobs.database.inspector import inspector_of
 from claimjobs.dialects import dialect_named_by
 from claimjobs.table.acceptance import check_no_own, check_table, integer_range
 from claimjobs.table.columns import Columns
 from claimjobs.table.definitions import LAST_OWNER, shared_tables
+from claimjobs.table.predicates import Whole
 from claimjobs.table.reflection import columns_in_database, resolve
 from claimjobs.table.tables_beside import side_car_tables
 
@@ -139,6 +141,15 @@ def inspect_for_adoption(engine: sa.Engine, name: str) -> Adoption:
         rows = connection.scalar(sa.select(sa.func.count()).select_from(some.subquery())) or 0
         key = tuple(column.name for column in table.primary_key) or _unique(connection, table, there)
     return Adoption(engine, table, rows, key, names, values)
+
+
+def check_where(found: Adoption, where: str) -> None:
+    """Have the database read a predicate. Raises BadPredicate."""
+    dialect = dialect_named_by(found.engine)
+    whole = Whole(sa.literal_column(f"{where}\n", sa.Boolean), dialect.lexis, "predicate")  # it may end in a comment
+    trial: sa.Select[Any] = sa.select(sa.literal_column("1")).select_from(found.table).where(whole).limit(0)
+    with connected(found.engine) as connection, predicate_errors(dialect):
+        connection.execute(trial)
 
 
 def claim_name(role: str) -> str:

@@ -273,6 +273,10 @@ def test_what_cannot_be_a_queue_is_told(tables: Backend, tmp_path: Path) -> None
     assert (ended.code, "the values would mean nothing" in ended.err) == (exits.USAGE, True)
     ended = claimjobs("adopt", "orders", "--where", "true", "--state", "waiting=new", *into)
     assert (ended.code, "give one of unclaimed" in ended.err) == (exits.USAGE, True)
+    for where, flaw in {"state = new": "does not understand the predicate (", "true) OR (true": "is not one whole"}.items():
+        ended = claimjobs("adopt", "orders", "--where", where, *into)
+        assert (ended.code, flaw in ended.err) == (exits.INPUT, True), ended.err
+    assert list(tmp_path.iterdir()) == []
     (tmp_path / "orders.toml").touch()
     ended = claimjobs("adopt", "orders", "--where", "true", *into)
     assert (ended.code, "is not written over" in ended.err) == (exits.USAGE, True)
