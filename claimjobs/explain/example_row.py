@@ -92,8 +92,9 @@ def _without_schema(table: sa.Table) -> sa.Table:
     return same
 
 
-def example_row(plan: Plan) -> dict[str, Any]:
+def example_row(plan: Plan) -> tuple[dict[str, Any], bool]:
     """A row that is a job that waits: one of the table's if there is one, else values for the columns that need one.
+    Also whether it is one of the table's.
 
     Raises BadArgument if there is none, and none can be made up; BadPredicate.
     """
@@ -110,7 +111,7 @@ def example_row(plan: Plan) -> dict[str, Any]:
         raise BadArgument(
             f"the table has no row with {plan.where}, and none was made: write into ROW a row that is a job"
         )
-    return row
+    return row, first is not None
 
 
 def _waiting(plan: Plan, where: Any) -> sa.Select[Any]:
