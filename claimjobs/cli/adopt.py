@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import keyword
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from hashlib import blake2b
 from pathlib import Path
 from typing import Any, Final, NamedTuple
@@ -17,7 +17,17 @@ from claimjobs.cli.console import asks, say, show, show_sql
 from claimjobs.cli.queue_options import Target, database_options
 from claimjobs.dialects import dialect_named_by
 from claimjobs.errors import BadArgument
-from claimjobs.explain.adoption import KINDS, LOOKED_AT, Adoption, Plan, inspect_for_adoption, with_locks
+from claimjobs.explain.adoption import (
+    KINDS,
+    LOOKED_AT,
+    Adoption,
+    Plan,
+    check_where,
+    flaw_of_value,
+    has_value,
+    inspect_for_adoption,
+    with_locks,
+)
 from claimjobs.explain.diagnosis import INDEX, additions
 from claimjobs.explain.example_row import example_row, imports_of, statements_of
 from claimjobs.key_text import visible
@@ -29,6 +39,8 @@ from claimjobs.table.ddl import ddl_statements
 MIGRATIONS: Final = ("sql", "alembic", "django")
 LEAST: Final = ("unclaimed", "claimed")
 """The states that a status column must have a value for."""
+EMBEDDED: Final = "postgresql"
+"""The database of the embedded server, by its name in SQLAlchemy."""
 
 HANDLER: Final = '''\
 """Does the jobs of table {table}: `claimjobs start-processing {module}:handle --map {map}`."""
@@ -49,7 +61,7 @@ def handle(job: Job) -> None:
 '''
 TEST: Final = '''\
 """The handler of table {table}, on a database of its own, of {title}: CLAIMJOBS_TEST_URL names the server, with an
-account that makes databases. Without it the embedded server is used.
+account that makes databases. Without it {without}.
 """
 
 {imports}
@@ -141,7 +153,7 @@ def adopt(target: Target, table: str, migration: str, into: Path, **chosen: Any)
         show(*_described(found))
         plan = _plan(found, **chosen)
         statements = [*_altered(plan), *ddl_statements(engine, missing_tables(engine, plan.tables()))]
-        example = _example(plan)
+        example, warnings = _example(plan), list(_warnings(plan))
         files = _files(plan, statements, example, migration, into)
         for path in files:
             if path.exists():
@@ -155,6 +167,10 @@ def adopt(target: Target, table: str, migration: str, into: Path, **chosen: Any)
     map_file, script, module, test = files
     if example.lacks:
         show(f"{test}: skipped, because {example.lacks}")
+    if example.is_copied:
+        show(f"{test} has a row of your table: look at it before you commit it")
+    for warning in warnings:
+        show(warning)
     first = f"run {script}, then" if statements else "it has all that this queue needs:"
     run = f"`claimjobs start-processing {module.stem}:handle --map {map_file.name}`"
     run += "" if into == Path() else f" in {into}"
@@ -180,10 +196,31 @@ def _described(found: Adoption) -> Iterable[str]:
         yield f"  {kind:<12} {reason}{'  <- proposed' if kind == found.proposed() else ''}"
 
 
+def _warnings(plan: Plan) -> Iterator[str]:
+    """What may be meant, but is seldom right, of the values of the states."""
+    found, states = plan.found, plan.states
+    if not states:
+        return
+    status = found.names["status"]
+    if found.rows and not has_value(found, states["unclaimed"]):
+        some = f"none of the first {LOOKED_AT:,} rows" if found.rows == LOOKED_AT else "no row"
+        yield (
+            f"warning: {some} has {status} {states['unclaimed']!r}, which is to mean unclaimed: check --state "
+            "unclaimed=VALUE, if such rows are not still to come"
+        )
+    if "dead" not in states:
+        yield (
+            f"warning: a job that fails is tried again without end, because no value of {status} means dead: "
+            "give --state dead=VALUE"
+        )
+
+
 def _plan(
     found: Adoption, *, kind: str | None, states: tuple[str, ...], where: str | None, on_done: str | None
 ) -> Plan:
-    """What was given, and what is asked for. Raises UsageError for what is missing where nobody can be asked."""
+    """What was given, and what is asked for. Raises UsageError for what is missing where nobody can be asked, and
+    BadPredicate.
+    """
     if not found.key:
         raise BadArgument(f"table {found.table.fullname!r} has no key: give it a primary key, then run this again")
     if kind is None:
@@ -193,6 +230,8 @@ def _plan(
     if where is None and kind == "side-car" and found.values:
         _must_ask(f'--where, such as --where "{found.names["status"]} = ...", or --where true for all rows')
         where = click.prompt("Which rows are jobs: SQL as after WHERE, such as true for all", err=True)
+    if where is not None:
+        check_where(found, where)
     if on_done is None and kind != "side-car" and "done" not in given:
         _must_ask("--on-done keep, or --on-done delete")
         on_done = click.prompt("Rows of done jobs", type=click.Choice(["keep", "delete"]), err=True)
@@ -232,7 +271,7 @@ def _states(found: Adoption, states: tuple[str, ...]) -> dict[str, Any]:
         state, is_there, value = text.partition("=")
         if state not in STATES or not is_there:
             raise click.BadParameter(f"{text!r}: give one of {', '.join(STATES)}, and its value", param_hint="--state")
-        given[state] = _value(found, value)
+        given[state] = _value(found, state, value)
     return given
 
 
@@ -246,13 +285,22 @@ def _asked(found: Adoption, states: Iterable[str]) -> dict[str, Any]:
         else:
             answer = click.prompt(f"{question} (Enter: none)", default="", show_default=False, err=True)
         if answer:
-            given[state] = _value(found, answer)
+            given[state] = _value(found, state, answer)
     return given
 
 
-def _value(found: Adoption, text: str) -> Any:
-    """A value as the status column has it."""
-    type_ = found.table.c[found.names["status"]].type if "status" in found.names else sa.String()
+def _value(found: Adoption, state: str, text: str) -> Any:
+    """A value as the status column has it. Raises BadParameter for one that it cannot have."""
+    if "status" not in found.names:
+        return text
+    value = _converted(found, text)
+    if flaw := flaw_of_value(found, value):
+        raise click.BadParameter(f"{state}={text}: {flaw}", param_hint="--state")
+    return value
+
+
+def _converted(found: Adoption, text: str) -> Any:
+    type_ = found.table.c[found.names["status"]].type
     if isinstance(type_, sa.Boolean):
         return text.lower() in ("true", "1", "t")
     return int(text) if isinstance(type_, (sa.Integer, sa.Numeric)) and re.fullmatch(r"-?\d+", text) else text
@@ -324,30 +372,38 @@ class Example(NamedTuple):
     """A job."""
     lacks: str
     """What is missing of both, and is to be written; empty: nothing."""
+    is_copied: bool
+    """Whether the job is a row of the table."""
 
 
 def _example(plan: Plan) -> Example:
     """The tables as they will be, and a row with a value in each column that wants one."""
-    statements, row, lacks = list[str](), dict[str, Any](), list[str]()
+    statements, row, lacks, is_copied = list[str](), dict[str, Any](), list[str](), False
     try:
         statements = statements_of(plan)
     except BadArgument as error:
         lacks.append(str(error))
     try:
-        row = example_row(plan)
+        row, is_copied = example_row(plan)
     except BadArgument as error:
         lacks.append(str(error))
-    return Example(statements, row, "; ".join(lacks))
+    return Example(statements, row, "; ".join(lacks), is_copied)
 
 
 def _test(plan: Plan, example: Example, form: Mapping[str, str]) -> str:
     """The test makes all tables in a database of its own. It is skipped if its author must write a part of it."""
-    row, lacks = repr(example.row), example.lacks
-    skip = f"pytestmark = pytest.mark.skip({lacks!r})\n" if lacks else ""
+    row, title = repr(example.row), dialect_named_by(plan.found.engine).title
+    imports, without, skip = ["from pathlib import Path", *imports_of(row)], "the embedded server is used", ""
+    if plan.found.engine.dialect.name != EMBEDDED:
+        imports.append("import os")
+        without = f"the test is skipped: the embedded server is no {title}"
+        reason = f"CLAIMJOBS_TEST_URL must name a server of {title}"
+        skip = f'pytestmark = pytest.mark.skipif(not os.environ.get("CLAIMJOBS_TEST_URL"), reason="{reason}")\n'
+    if example.lacks:
+        skip = f"pytestmark = pytest.mark.skip({example.lacks!r})\n"
     tables = "[\n" + "".join(f"    {statement.rstrip(';')!r},\n" for statement in example.statements) + "]"
-    title = dialect_named_by(plan.found.engine).title
-    imports = "".join(f"{line}\n" for line in sorted((*imports_of(row), "from pathlib import Path"), key=_place))
-    more = {"skip": skip, "tables": tables, "row": row, "imports": imports, "title": title}
+    lines = "".join(f"{line}\n" for line in sorted(imports, key=_place))
+    more = {"skip": skip, "tables": tables, "row": row, "imports": lines, "title": title, "without": without}
     return TEST.format(**form, **more, name=plan.found.table.name)
 
 

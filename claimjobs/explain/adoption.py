@@ -9,11 +9,14 @@ from typing import Any, Final
 import sqlalchemy as sa
 
 from claimjobs.database.connect import connected, dialect_for
+from claimjobs.database.error_translation import predicate_errors
 from claimjobs.database.inspector import inspector_of
 from claimjobs.dialects import dialect_named_by
 from claimjobs.table.acceptance import check_no_own, check_table, integer_range
 from claimjobs.table.columns import Columns
+from claimjobs.table.ddl import add_value
 from claimjobs.table.definitions import LAST_OWNER, shared_tables
+from claimjobs.table.predicates import Whole
 from claimjobs.table.reflection import columns_in_database, resolve
 from claimjobs.table.tables_beside import side_car_tables
 
@@ -139,6 +142,35 @@ def inspect_for_adoption(engine: sa.Engine, name: str) -> Adoption:
         rows = connection.scalar(sa.select(sa.func.count()).select_from(some.subquery())) or 0
         key = tuple(column.name for column in table.primary_key) or _unique(connection, table, there)
     return Adoption(engine, table, rows, key, names, values)
+
+
+def flaw_of_value(found: Adoption, value: Any) -> str | None:
+    """Why the status column cannot have a value, with the next step; None: it can."""
+    column = found.table.c[found.names["status"]]
+    flaw = f"column {column.name!r} of table {found.table.fullname!r} cannot have the value {value!r}"
+    if isinstance(column.type, sa.Enum) and value not in column.type.enums:
+        has, sql = ", ".join(map(repr, column.type.enums)), add_value(found.engine, column, value)
+        return f"{flaw}, but only {has}: check the value, or extend the type first: {sql}"
+    if isinstance(column.type, (sa.Integer, sa.Numeric)) and isinstance(value, str):
+        return f"{flaw}, but only numbers: give a whole number"
+    return None
+
+
+def has_value(found: Adoption, value: Any) -> bool:
+    """Whether one of the first rows has this value in the status column, as the database compares them."""
+    first = sa.select(found.table.c[found.names["status"]].label("value")).limit(LOOKED_AT).subquery()
+    is_there: sa.Select[Any] = sa.select(sa.literal_column("1")).where(first.c.value == value).limit(1)
+    with connected(found.engine) as connection:
+        return connection.scalar(is_there) is not None
+
+
+def check_where(found: Adoption, where: str) -> None:
+    """Have the database read a predicate. Raises BadPredicate."""
+    dialect = dialect_named_by(found.engine)
+    whole = Whole(sa.literal_column(f"{where}\n", sa.Boolean), dialect.lexis, "predicate")  # it may end in a comment
+    trial: sa.Select[Any] = sa.select(sa.literal_column("1")).select_from(found.table).where(whole).limit(0)
+    with connected(found.engine) as connection, predicate_errors(dialect):
+        connection.execute(trial)
 
 
 def claim_name(role: str) -> str:

@@ -13,7 +13,8 @@ from uuid import UUID
 import sqlalchemy as sa
 
 from claimjobs.database.connect import connected
-from claimjobs.database.error_translation import reason
+from claimjobs.database.error_translation import predicate_errors, reason
+from claimjobs.dialects import dialect_named_by
 from claimjobs.errors import BadArgument
 from claimjobs.explain.adoption import Plan
 from claimjobs.explain.diagnosis import column_for
@@ -91,15 +92,17 @@ def _without_schema(table: sa.Table) -> sa.Table:
     return same
 
 
-def example_row(plan: Plan) -> dict[str, Any]:
+def example_row(plan: Plan) -> tuple[dict[str, Any], bool]:
     """A row that is a job that waits: one of the table's if there is one, else values for the columns that need one.
+    Also whether it is one of the table's.
 
-    Raises BadArgument if there is none, and none can be made up.
+    Raises BadArgument if there is none, and none can be made up; BadPredicate.
     """
     where = sa.literal_column(f"({plan.where or 'true'}\n)", sa.Boolean)  # it may end in a comment
     try:
         with connected(plan.found.engine) as connection:
-            first = connection.execute(_waiting(plan, where)).first()
+            with predicate_errors(dialect_named_by(connection)):  # some only show in a row, such as that of a CAST
+                first = connection.execute(_waiting(plan, where)).first()
             row = dict(_values(plan, None if first is None else first._asdict()))
             is_job = connection.scalar(_meets(plan.found.table, row, where)) is not None
     except sa.exc.StatementError as error:
@@ -108,7 +111,7 @@ def example_row(plan: Plan) -> dict[str, Any]:
         raise BadArgument(
             f"the table has no row with {plan.where}, and none was made: write into ROW a row that is a job"
         )
-    return row
+    return row, first is not None
 
 
 def _waiting(plan: Plan, where: Any) -> sa.Select[Any]:

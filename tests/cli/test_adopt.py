@@ -63,6 +63,7 @@ def test_the_files_that_it_writes_work_as_they_are(tables: Backend, tmp_path: Pa
     before = schema_of(tables)
     ended = claimjobs("adopt", table, *words, "--into", tmp_path, "--url", tables.url)
     assert ended.code == exits.OK, ended.err
+    assert f"test_{table}_jobs.py has a row of your table: look at it" in ended.out
     assert "-- locks no other table\nCREATE TABLE" in ended.out
     assert ("CREATE INDEX" in ended.out.partition("CREATE TABLE")[0]) is (case == "own columns")
     assert schema_of(tables) == before, "the database is only read"
@@ -82,9 +83,11 @@ def run_setup(database: Backend, script: Path) -> None:
             database.run(re.sub("^-- .*$", "", statement, flags=re.M).replace(":", r"\:"))
 
 
-def _in(folder: Path, backend: Backend, *words: str) -> subprocess.CompletedProcess[str]:
+def _in(folder: Path, backend: Backend, *words: str, server: str | None = None) -> subprocess.CompletedProcess[str]:
+    """Run a module. `server`: for the tests in it, if it is not that of the backend."""
     kept = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST")}
     environment = {**kept, "PYTHONPATH": f"{folder}{os.pathsep}{ROOT}", "CLAIMJOBS_TEST_URL": backend.url}
+    environment |= {} if server is None else {"CLAIMJOBS_TEST_URL": server}
     command = [sys.executable, "-m", *words]
     return subprocess.run(
         command, cwd=folder, env=environment, capture_output=True, text=True, check=False, timeout=DEADLINE
@@ -241,6 +244,32 @@ def test_it_says_what_it_found_and_guesses_no_value(tables: Backend, tmp_path: P
     assert list(tmp_path.iterdir()) == []
 
 
+def test_values_that_cannot_be_right_are_told(tables: Backend, tmp_path: Path) -> None:
+    into = ("--kind", "rows", "--on-done", "keep", "--into", tmp_path, "--url", tables.url)
+    type_ = "ENUM ('new', 'paid')"
+    if tables.family == "postgres":
+        tables.run(f"CREATE TYPE steps AS {type_}")
+        type_ = "steps"
+    tables.run(f"CREATE TABLE typed (id INTEGER PRIMARY KEY, status {type_} NOT NULL)")
+    ended = claimjobs("adopt", "typed", "--state", "unclaimed=new", "--state", "claimed=shipping", *into)
+    flaw = "column 'status' of table 'typed' cannot have the value 'shipping', but only 'new', 'paid'"
+    assert (ended.code, flaw in ended.err, "type first: ALTER T" in ended.err) == (exits.USAGE, True, True), ended.err
+    ended = claimjobs("adopt", "mails", "--state", "unclaimed=new", "--state", "claimed=1", *into)
+    assert (ended.code, "only numbers" in ended.err) == (exits.USAGE, True), ended.err
+    assert list(tmp_path.iterdir()) == []
+    ended = claimjobs("adopt", "mails", "--state", "unclaimed=7", "--state", "claimed=1", *into)
+    assert ended.code == exits.OK, ended.err
+    assert "warning: no row has status 7, which is to mean unclaimed" in ended.out
+    assert "give --state dead=VALUE" in ended.out
+    assert "has a row of your table" not in ended.out
+    if tables.family != "postgres":  # as the embedded server is
+        tested = _in(tmp_path, tables, "pytest", "-q", "-rs", "-p", "no:cacheprovider", "test_mails_jobs.py", server="")
+        assert "CLAIMJOBS_TEST_URL must name a server of M" in tested.stdout, tested.stdout + tested.stderr
+    words = ("--state", "unclaimed=0", "--state", "claimed=1", "--state", "dead=3")
+    ended = claimjobs("adopt", "mails", *words, *into[:-4], "--into", tmp_path / "all", "--url", tables.url)
+    assert (ended.code, "warning" in ended.out) == (exits.OK, False), ended.out
+
+
 def test_on_a_terminal_it_asks_for_each_value(tables: Backend, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("claimjobs.cli.adopt.asks", lambda: True)
     words = ("adopt", "mails", "--kind", "rows", "--into", tmp_path, "--url", tables.url)
@@ -273,6 +302,10 @@ def test_what_cannot_be_a_queue_is_told(tables: Backend, tmp_path: Path) -> None
     assert (ended.code, "the values would mean nothing" in ended.err) == (exits.USAGE, True)
     ended = claimjobs("adopt", "orders", "--where", "true", "--state", "waiting=new", *into)
     assert (ended.code, "give one of unclaimed" in ended.err) == (exits.USAGE, True)
+    for where, flaw in {"state = new": "not understand the predicate (", "true) OR (true": "is not one whole"}.items():
+        ended = claimjobs("adopt", "orders", "--where", where, *into)
+        assert (ended.code, flaw in ended.err) == (exits.INPUT, True), ended.err
+    assert list(tmp_path.iterdir()) == []
     (tmp_path / "orders.toml").touch()
     ended = claimjobs("adopt", "orders", "--where", "true", *into)
     assert (ended.code, "is not written over" in ended.err) == (exits.USAGE, True)

@@ -23,6 +23,9 @@ def test_each_step_of_the_tutorial_says_what_is_shown(database: Backend, tmp_pat
     assert all(f"to {name}@example.org" in run for name in ("ada", "cid"))
     assert "no such address" in said["claimjobs list --state dead --table letters"]
     assert [(row["address"], row["status"]) for row in database.rows("letters")] == [("bob", "unclaimed")]
+    [same] = [block for block in blocks(TUTORIAL, "python") if not block.file]
+    (tmp_path / "same.py").write_text(same.text)
+    assert (_said(database, tmp_path, "python same.py"), database.rows("letters")) == ("to bob\n", [])
 
 
 def _said(database: Backend, folder: Path, line: str) -> str:
