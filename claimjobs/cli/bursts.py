@@ -8,6 +8,7 @@ import time
 from dataclasses import dataclass
 from typing import Final
 
+from claimjobs.cli.console import number
 from claimjobs.log_events import FAILURES_COUNTED, JOB_DEAD, JOB_RETRY
 
 SHOWN: Final = 3
@@ -68,7 +69,6 @@ class Bursts(logging.Filter):
         if timer is not None:
             timer.cancel()
         for (event, error), level, left in counted:
-            jobs = "job" if left == 1 else "jobs"
             became = "dead" if event == JOB_DEAD else "to run again"
             fields = {"event": FAILURES_COUNTED, "jobs": left, "error": error}
-            log.log(level, "%d more %s %s by the same error: %s", left, jobs, became, error, extra=fields)
+            log.log(level, "%s, %s, by the same error: %s", number(left, "more failure"), became, error, extra=fields)

@@ -236,7 +236,8 @@ def _choice(queue: Queue, ids: tuple[str, ...], **narrower: Any) -> tuple[dict[s
 def _report_missing(context: click.Context, missing: list[Any]) -> None:
     if missing:
         which = ", ".join(map(key_in_message, missing))
-        say(f"no dead job: {which}: {command('list --state dead')} shows which are")
+        waits = f"{command('cancel')} makes one dead that waits"
+        say(f"no dead job: {which}: {command('list --state dead')} shows which are, and {waits}")
         context.exit(exits.INPUT)
 
 

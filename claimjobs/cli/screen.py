@@ -207,7 +207,8 @@ def summary_lines(summary: Summary, *, has_balance: bool = False, verbose: bool 
     pace = f"{summary.rate:,.0f} jobs/s over {summary.seconds:.1f} s"
     lines.append("; ".join([pace, *_effort(summary.total, verbose=verbose)]))
     if summary.replaced:
-        lines.append(f"processes that died, replaced: {summary.replaced}; jobs reclaimed: {summary.handed_back:,}")
+        died = f"processes that died, replaced: {summary.replaced}; jobs reclaimed: {summary.handed_back:,}"
+        lines.append(f"{died}; what each of them did last may not be counted")
     if summary.retries:
         lines.append(f"{summary.retries:,} wait for their retry{_next(summary)}; --drain-retries waits for them")
     if summary.gave_up is not None:

@@ -48,7 +48,7 @@ def test_the_first_ones_have_a_line_and_the_others_are_counted(shown: tuple[Line
     burst.tell()
     first = [f"job {number}: no answer" for number in range(SHOWN)]
     others = ["job 11: another", "job 12: no answer", "owner 7 is dead"]
-    assert lines.lines == [*first, *others, "7 more jobs to run again by the same error: no answer"]
+    assert lines.lines == [*first, *others, "7 more failures, to run again, by the same error: no answer"]
 
 
 def test_the_count_comes_by_itself(shown: tuple[Lines, Bursts], monkeypatch: pytest.MonkeyPatch) -> None:
@@ -59,5 +59,5 @@ def test_the_count_comes_by_itself(shown: tuple[Lines, Bursts], monkeypatch: pyt
     timer = burst._timer
     assert timer is not None
     timer.join()
-    assert lines.lines[-1] == "1 more job dead by the same error: no answer"
+    assert lines.lines[-1] == "1 more failure, dead, by the same error: no answer"
     assert FAILURES_COUNTED == "failures_counted"

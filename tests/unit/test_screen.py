@@ -49,7 +49,9 @@ def test_what_died_is_told_in_words_that_fit_one_and_many() -> None:
     summary = Summary(
         before=3, generated=0, done=3, failed=0, left=0, seconds=1.0, total=TROUBLED, replaced=1, handed_back=1_000
     )
-    assert summary_lines(summary)[-1] == "processes that died, replaced: 1; jobs reclaimed: 1,000"
+    assert summary_lines(summary)[-1] == (
+        "processes that died, replaced: 1; jobs reclaimed: 1,000; what each of them did last may not be counted"
+    )
 
 
 def test_a_process_that_is_over_is_not_called_replaced() -> None:
