@@ -106,6 +106,9 @@ class Dialect:
     """The driver can send several statements before it reads the first answer: see `Sessions.pipeline`. If the session
     is in autocommit, they are one transaction, and each has a snapshot of its own."""
 
+    is_embedded: ClassVar[bool] = False
+    """Whether the embedded server is one of these."""
+
     isolation: ClassVar[str] = ISOLATION
 
     reads_that_lock: ClassVar[frozenset[str]] = frozenset()

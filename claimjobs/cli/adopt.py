@@ -39,8 +39,6 @@ from claimjobs.table.ddl import ddl_statements
 MIGRATIONS: Final = ("sql", "alembic", "django")
 LEAST: Final = ("unclaimed", "claimed")
 """The states that a status column must have a value for."""
-EMBEDDED: Final = "postgresql"
-"""The database of the embedded server, by its name in SQLAlchemy."""
 
 HANDLER: Final = '''\
 """Does the jobs of table {table}: `claimjobs start-processing {module}:handle --map {map}`."""
@@ -394,7 +392,7 @@ def _test(plan: Plan, example: Example, form: Mapping[str, str]) -> str:
     """The test makes all tables in a database of its own. It is skipped if its author must write a part of it."""
     row, title = repr(example.row), dialect_named_by(plan.found.engine).title
     imports, without, skip = ["from pathlib import Path", *imports_of(row)], "the embedded server is used", ""
-    if plan.found.engine.dialect.name != EMBEDDED:
+    if not dialect_named_by(plan.found.engine).is_embedded:
         imports.append("import os")
         without = f"the test is skipped: the embedded server is no {title}"
         reason = f"CLAIMJOBS_TEST_URL must name a server of {title}"

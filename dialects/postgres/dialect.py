@@ -48,6 +48,7 @@ class Postgres(Dialect):
     wake_trigger = PostgresWakeTrigger()
     switches_autocommit_freely = True
     pipelines = True
+    is_embedded = True
 
     # Texts with escapes, E'\'', and in dollars, $tag$ ... $tag$.
     lexis = Lexis(
