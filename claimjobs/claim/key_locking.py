@@ -160,7 +160,7 @@ class KeyRowLocks(JobLocks):
     ) -> None:
         self._per_key, self._statements, self._search, self._sweep = per_key, statements, search, sweep
         self._roles, dialect = backend.roles, backend.dialect
-        self._lateral, self._width = dialect.has_lateral, len(backend.roles.key)
+        self._lateral = dialect.has_lateral
         self._reader = RowReader(backend.roles, dialect, known)
         self._lock = CompiledStatement(lock(backend.roles, dialect, selection, self._reader.parts))
         columns = [*backend.source.key, *statements.key]
@@ -254,9 +254,10 @@ class KeyRowLocks(JobLocks):
             elif left < size:
                 sweep.place = None
                 break
-            elif (found and time.monotonic() > ends) or not (
-                found := self._search.to_the_end(connection, self._statements, ends)
-            ):
+            elif found and time.monotonic() > ends:
+                sweep.place = None
+                return visited, False
+            elif not (found := self._search.to_the_end(connection, self._statements, ends)):
                 sweep.place = None
                 return visited, found is False
         return visited, True
@@ -293,16 +294,18 @@ class KeyRowLocks(JobLocks):
             else:
                 row.has_more = True
 
-    def _candidates(self, connection: sa.Connection, key_rows: list[KeyRow]) -> Iterator[tuple[KeyRow, Any]]:
+    def _candidates(
+        self, connection: sa.Connection, key_rows: list[KeyRow], each: int = 1
+    ) -> Iterator[tuple[KeyRow, Any]]:
         """For each of the first jobs of these keys: its key row; its key, when it is due, whether it is ready, and the
-        size of its group.
+        size of its group. `each`: at least so many of a key.
         """
         size = len(self._statements.key) if self._lateral else 0
         by_key = {row.key: row for row in key_rows}
         one_more = self._per_key.pace is not None  # a key without a further job is not held back by its rate
-        each = {"claimjobs_each": max(1, *(row.allowed + one_more for row in key_rows))}
+        most = {"claimjobs_each": max(each, *(row.allowed + one_more for row in key_rows))}
         for only, given in zip(key_rows, self._keys_for_jobs(list(by_key)), strict=False):
-            for found in self._jobs.rows(connection, {**given, **each}):
+            for found in self._jobs.rows(connection, {**given, **most}):
                 *job, due, ready, group_size = found[size:]
                 row = by_key[key_of(found[:size])] if self._lateral else only
                 yield row, (key_of(job), due, ready, group_size)
@@ -339,16 +342,17 @@ class KeyRowLocks(JobLocks):
     def _behind_locked(
         self, connection: sa.Connection, key_rows: list[KeyRow], size: int, marked: Mapping[str, Any]
     ) -> list[Any]:
-        """Jobs of keys whose first jobs others have locked: a stranger's transaction may hold them for long."""
+        """Jobs of keys whose first jobs others have locked: a stranger's transaction may hold them for long. Suspects are
+        waited for.
+        """
         jobs = list[Any]()
-        in_vain = [row for row in key_rows if row.jobs and not row.claimed] if size else []
+        in_vain = [row for row in key_rows if row.jobs and not row.claimed and not row.jobs[0][1]] if size else []
         random.shuffle(in_vain)  # the first ones may be locked as a whole
         for row in in_vain[:MOST_BEHIND]:
             if not (wanted := min(row.allowed, size - len(jobs))):
                 break
-            [given] = self._keys_for_jobs([row.key])
-            found = self._jobs.rows(connection, {**given, "claimjobs_each": BEHIND})
-            candidates = [key_of(job[-3 - self._width : -3]) for job in found if job[-1] == 0]
+            found = self._candidates(connection, [row], BEHIND)
+            candidates = [job for _, (job, _, _, group_size) in found if not group_size]
             further, suspects = self._lock_some(connection, candidates, wanted, marked) if candidates else ([], False)
             if not suspects:
                 row.claimed = len(further)

@@ -390,18 +390,18 @@ def _example(plan: Plan) -> Example:
 
 def _test(plan: Plan, example: Example, form: Mapping[str, str]) -> str:
     """The test makes all tables in a database of its own. It is skipped if its author must write a part of it."""
-    row, title = repr(example.row), dialect_named_by(plan.found.engine).title
+    row, dialect = repr(example.row), dialect_named_by(plan.found.engine)
     imports, without, skip = ["from pathlib import Path", *imports_of(row)], "the embedded server is used", ""
-    if not dialect_named_by(plan.found.engine).is_embedded:
+    if not dialect.is_embedded:
         imports.append("import os")
-        without = f"the test is skipped: the embedded server is no {title}"
-        reason = f"CLAIMJOBS_TEST_URL must name a server of {title}"
+        without = f"the test is skipped: the embedded server is no {dialect.title}"
+        reason = f"CLAIMJOBS_TEST_URL must name a server of {dialect.title}"
         skip = f'pytestmark = pytest.mark.skipif(not os.environ.get("CLAIMJOBS_TEST_URL"), reason="{reason}")\n'
     if example.lacks:
         skip = f"pytestmark = pytest.mark.skip({example.lacks!r})\n"
     tables = "[\n" + "".join(f"    {statement.rstrip(';')!r},\n" for statement in example.statements) + "]"
     lines = "".join(f"{line}\n" for line in sorted(imports, key=_place))
-    more = {"skip": skip, "tables": tables, "row": row, "imports": lines, "title": title, "without": without}
+    more = {"skip": skip, "tables": tables, "row": row, "imports": lines, "title": dialect.title, "without": without}
     return TEST.format(**form, **more, name=plan.found.table.name)
 
 

@@ -23,7 +23,7 @@ ABOVE_OWNERS: Final = 8
 
 def line(seen: Overview, history: History) -> str:
     """The queue in one line."""
-    owners = ", ".join(f"{number:,} {life}" for life, number in seen.backlog.owners.items() if number)
+    owners = ", ".join(f"{count:,} {life}" for life, count in seen.backlog.owners.items() if count)
     parts = [
         *(f"{seen.count(state)} {state}" for state in COUNTED),
         *outlook(seen, history),

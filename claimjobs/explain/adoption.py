@@ -12,6 +12,7 @@ from claimjobs.database.connect import connected, dialect_for
 from claimjobs.database.error_translation import predicate_errors
 from claimjobs.database.inspector import inspector_of
 from claimjobs.dialects import dialect_named_by
+from claimjobs.statements import samples
 from claimjobs.table.acceptance import check_no_own, check_table, integer_range
 from claimjobs.table.columns import Columns
 from claimjobs.table.ddl import add_value
@@ -158,10 +159,9 @@ def flaw_of_value(found: Adoption, value: Any) -> str | None:
 
 def has_value(found: Adoption, value: Any) -> bool:
     """Whether one of the first rows has this value in the status column, as the database compares them."""
-    first = sa.select(found.table.c[found.names["status"]].label("value")).limit(LOOKED_AT).subquery()
-    is_there: sa.Select[Any] = sa.select(sa.literal_column("1")).where(first.c.value == value).limit(1)
+    first = samples.first_with(found.table.c[found.names["status"]], value, among=LOOKED_AT)
     with connected(found.engine) as connection:
-        return connection.scalar(is_there) is not None
+        return connection.scalar(first) is not None
 
 
 def check_where(found: Adoption, where: str) -> None:

@@ -32,12 +32,7 @@ class ClaimsCheck:
         """Raises ClaimsDiffer. `only_reads`: this program claims nothing, so limits per key are not its concern."""
         # An owner that records no claims counts while it has its session lock: while it lives.
         seen = (other for other in self._owners(connection) if other.records.are_claims or other.holder is not None)
-        ours = self._ours.without_limits if only_reads else self._ours
-        others = [
-            other
-            for other in seen
-            if not ours.agree_with(other.records.without_limits if only_reads else other.records)
-        ]
+        others = [other for other in seen if not self._agrees_with(other.records, only_reads=only_reads)]
         if others:
             name, beside = self._backend.source.name, self._backend.user_table is not None
             differs = self._ours.difference_from(others[0].records, name, beside=beside)
@@ -45,6 +40,11 @@ class ClaimsCheck:
                 f"table {name!r} has {len(others)} {'owner' if len(others) == 1 else 'owners'} {differs.how}: "
                 f"{differs.step}, or end those consumers first, and run {differs.reclaim} if one of them died"
             )
+
+    def _agrees_with(self, theirs: RecordDescription, *, only_reads: bool) -> bool:
+        if only_reads:
+            return self._ours.without_limits.agree_with(theirs.without_limits)
+        return self._ours.agree_with(theirs)
 
     def _owners(self, connection: sa.Connection) -> Sequence[OwnerState]:
         """All owners of the queue. A transaction as a hold needs no table of owners, and no right to read it."""

@@ -27,6 +27,12 @@ def states(roles: ColumnRoles, status: sa.Column[Any], limit: int) -> sa.Select[
     return sa.select(first.c.value, first.c.state).distinct()
 
 
+def first_with(column: sa.Column[Any], value: Any, *, among: int) -> sa.Select[Any]:
+    """1 if one of the first `among` rows has this value; else no row."""
+    first = sa.select(column.label("value")).limit(among).subquery()
+    return sa.select(sa.literal_column("1")).where(first.c.value == value).limit(1)
+
+
 def locked(roles: ColumnRoles, dialect: Dialect) -> sa.Select[Any]:
     """Lock those of the rows `keys` that nobody else has locked, as a claim does: their keys."""
     return free_ones(dialect.restrict_to_keys(sa.select(*roles.key), roles.key, roles.key_index), roles)
