@@ -342,8 +342,8 @@ class KeyRowLocks(JobLocks):
     def _behind_locked(
         self, connection: sa.Connection, key_rows: list[KeyRow], size: int, marked: Mapping[str, Any]
     ) -> list[Any]:
-        """Jobs of keys whose first jobs others have locked: a stranger's transaction may hold them for long. Suspects are
-        waited for.
+        """Jobs of keys whose first jobs others have locked: a stranger's transaction may hold them for long. Suspects
+        are waited for.
         """
         jobs = list[Any]()
         in_vain = [row for row in key_rows if row.jobs and not row.claimed and not row.jobs[0][1]] if size else []

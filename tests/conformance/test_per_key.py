@@ -398,6 +398,13 @@ def test_a_row_that_no_claim_can_take_is_found_behind_a_key_that_waits(backend: 
     assert [ids(batch) for batch in found if batch] == [[72]]
 
 
+def test_fresh_jobs_of_a_key_do_not_overtake_its_suspects(backend: Backend) -> None:
+    queue = mails(backend, PerKey("customer"), [7, 8, 8, 8], retry=Retry(base=0.0, cap=0.0))
+    backend.run("UPDATE mails SET suspect = 2 WHERE id IN (2, 3)")
+    claimed = [ids(queue.claim(10)) for _ in range(3)]
+    assert claimed == [[1], [2], [3]]
+
+
 def test_suspects_that_wait_for_the_jobs_in_hand_are_next(backend: Backend) -> None:
     """A key with suspects is not behind all others, although a claim has met it."""
     queue = mails(backend, PerKey("customer"), [7, 7, *[8] * 9], retry=Retry(base=0.0, cap=0.0))
