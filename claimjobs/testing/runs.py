@@ -25,7 +25,7 @@ from claimjobs.settings import Settings
 from claimjobs.signals import Cancelled
 from claimjobs.testing.databases import engine_within
 from claimjobs.workers.consumer import BatchObserver, consume
-from claimjobs.workers.handlers import PoolHandler, handler_of
+from claimjobs.workers.handlers import handler_of
 
 QUIET: Final = 0.5
 """Seconds without a job after which no job is taken for due, if a rate holds jobs back."""
@@ -114,7 +114,7 @@ def _worked(queue: Queue, handler: Callable[..., Any], size: int) -> list[JobRes
             )
         per_key = queue.settings.per_key
         idle = QUIET if per_key is not None and per_key.pace is not None else None
-        if isinstance(what, PoolHandler):
+        if what.concurrency is not None:
             queue.work(what.function, concurrency=what.concurrency, size=size, drain=True, idle=idle, observer=results)
         else:
             with suppress(Cancelled):

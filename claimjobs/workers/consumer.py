@@ -24,7 +24,6 @@ from claimjobs.queue.job_pool import PoolObserver
 from claimjobs.queue.queue import Queue
 from claimjobs.signals import Cancelled
 from claimjobs.table.predicates import Where
-from claimjobs.table.roles import ColumnRoles
 from claimjobs.workers.handlers import Handler
 
 FIRST_PAUSE = 0.1
@@ -51,9 +50,6 @@ class BatchObserver(PoolObserver):
 
     def ended(self) -> None:
         """The handler has ended, also by an exception."""
-
-    def settled(self, batch: Batch) -> None:
-        """This batch, or group of jobs, is settled, or its transaction was rolled back."""
 
 
 def consume(
@@ -88,7 +84,11 @@ def consume(
         fruitless = fruitless + 1 if failure is not None and _is_fruitless(queue, batch, failure) else 0
         ends = drain or queue.draining or isinstance(failure, LASTING)
         if failure is not None and fruitless >= FRUITLESS and ends:
-            why = _why(failure, queue.roles)
+            why = str(failure)
+            if not isinstance(failure, (NothingDecided, NoOpenTransaction, BatchRolledBack)):
+                # The table may lack columns to store a failure: each comes with the statement that adds it.
+                lacks = map(str, queue.roles.lacking("attempts", "run_at", "suspect"))
+                why = "; ".join((f"{type(failure).__name__}: {text_of(failure)}", *lacks))
             says = f"no job of {fruitless} batches in a row was done, the last time because of this: {why}"
             raise NothingDone(says) from failure
 
@@ -115,14 +115,6 @@ def _is_fruitless(queue: Queue, batch: Batch, failure: BaseException) -> bool:
             return True
         return failure.__cause__ is not None and not passes(failure.__cause__, queue.engine)
     return isinstance(failure, NoOpenTransaction) or not (batch.outcomes.done or batch.outcomes.errors)
-
-
-def _why(failure: BaseException, roles: ColumnRoles) -> str:
-    """The error, and each column that the table lacks to store a failure, with the statement that adds it."""
-    if isinstance(failure, (NothingDecided, NoOpenTransaction, BatchRolledBack)):
-        return str(failure)
-    lacks = roles.lacking("attempts", "run_at", "suspect")
-    return "; ".join((f"{type(failure).__name__}: {text_of(failure)}", *map(str, lacks)))
 
 
 def _handled(queue: Queue, batch: Batch, handler: Handler, observer: BatchObserver) -> BaseException | None:

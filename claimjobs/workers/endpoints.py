@@ -49,19 +49,14 @@ class Endpoints:
     def served(self, supervisor: Supervisor, plan: Plan) -> Iterator[None]:
         """Serve while the block lasts. The ports are taken at once. Raises ClaimjobsError or ExtraMissing."""
         queue = plan.queue()
-        with ExitStack() as block:
-            block.callback(queue.engine.dispose)
-            for port, pages in self._pages(supervisor, BacklogReader(queue), plan).items():
-                url = f"http://{self.host}:{block.enter_context(serving(self.host, port, pages))}"
-                paths = ", ".join(pages)
-                log.info("%s on %s", paths, url, extra={"event": SERVING, "pages": paths, "url": url})
-            yield
+        reader, pages = BacklogReader(queue), defaultdict[int, dict[str, WSGIApplication]](dict)
 
-    def _pages(
-        self, supervisor: Supervisor, reader: BacklogReader, plan: Plan
-    ) -> dict[int, dict[str, WSGIApplication]]:
-        """The pages of each port, by their paths."""
-        pages: defaultdict[int, dict[str, WSGIApplication]] = defaultdict(dict)
+        def live(_environ: WSGIEnvironment, start: StartResponse) -> list[bytes]:
+            return _answer(start, stuck(supervisor, plan.liveness.max_batch_time))
+
+        def ready(_environ: WSGIEnvironment, start: StartResponse) -> list[bytes]:
+            return _answer(start, missing(supervisor, reader))
+
         if self.metrics_port is not None:
             require_prometheus_client()
             from claimjobs.metrics.collectors import TableCollector, metrics_page  # noqa: PLC0415 - an extra
@@ -69,62 +64,49 @@ class Endpoints:
             counts = SupervisorCollector(supervisor, reader.table)
             pages[self.metrics_port]["/metrics"] = metrics_page(counts, TableCollector(reader))
         if self.health_port is not None:
-            health = Health(supervisor, reader, plan.liveness.max_batch_time)
-            pages[self.health_port] |= {LIVE: health.live, READY: health.ready}
-        return pages
+            pages[self.health_port] |= {LIVE: live, READY: ready}
+        with ExitStack() as block:
+            block.callback(queue.engine.dispose)
+            for port, served in pages.items():
+                url = f"http://{self.host}:{block.enter_context(serving(self.host, port, served))}"
+                paths = ", ".join(served)
+                log.info("%s on %s", paths, url, extra={"event": SERVING, "pages": paths, "url": url})
+            yield
 
 
-class Health:
-    """The pages /livez and /readyz: 200, or 503 and what is wrong, a line for each."""
-
-    def __init__(self, supervisor: Supervisor, reader: BacklogReader, max_batch_time: float) -> None:
-        self._supervisor = supervisor
-        self._reader = reader
-        self._max_batch_time = max_batch_time
-
-    def live(self, _environ: WSGIEnvironment, start: StartResponse) -> list[bytes]:
-        """Whether the supervisor and every consumer make progress. If not, only a restart helps."""
-        return _answer(start, stuck(self._supervisor, self._max_batch_time))
-
-    def ready(self, _environ: WSGIEnvironment, start: StartResponse) -> list[bytes]:
-        """Whether consumers can work: they are started, one of them reports, the database answers, the table fits."""
-        return _answer(start, missing(self._supervisor, self._reader))
+def _answer(start: StartResponse, wrong: Iterable[str]) -> list[bytes]:
+    """200, or 503 and what is wrong, a line for each."""
+    lines = "".join(f"{line}\n" for line in wrong)
+    return answer(start, lines, "503 Service Unavailable") if lines else answer(start, "ok\n")
 
 
 def stuck(supervisor: Supervisor, max_batch_time: float) -> Iterator[str]:
-    """What makes no progress.
+    """What makes no progress, so that only a restart helps.
 
     A database that cannot be reached is no reason: consumers wait for it. A consumer that is starting, or is about to
     be replaced, counts as alive.
     """
-    now, ticked = time.monotonic(), supervisor.ticked_at
-    if ticked is not None and now - ticked > TICKS_WITHIN:
-        yield f"the supervisor has not looked after its processes for {now - ticked:.0f} s"
+    ticked = supervisor.ticked_at
+    if ticked is not None and (silence := time.monotonic() - ticked) > TICKS_WITHIN:
+        yield f"the supervisor has not looked after its processes for {silence:.0f} s"
         return
     for slot in supervisor.consumers:
-        if slot.silence(now) > REPORTS_WITHIN:
-            yield f"consumer {slot.number} has not reported for {slot.silence(now):.0f} s"
+        if slot.silence > REPORTS_WITHIN:
+            yield f"consumer {slot.number} has not reported for {slot.silence:.0f} s"
         elif slot.stalled > max_batch_time:
             yield f"consumer {slot.number} has made no progress on its batch for {slot.stalled:.0f} s"
 
 
 def missing(supervisor: Supervisor, reader: BacklogReader) -> Iterator[str]:
-    """What consumers lack to work."""
+    """What consumers lack to work: they are started, one of them reports, the database answers, the table fits."""
     if supervisor.ends:
         yield "the run is about to end"
     if starting := sum(not slot.was_ready for slot in supervisor.consumers):
         yield f"{starting} consumers are starting"
-    now = time.monotonic()
-    if all(slot.silence(now) > REPORTS_WITHIN for slot in supervisor.consumers):
+    if all(slot.silence > REPORTS_WITHIN for slot in supervisor.consumers):
         yield f"no consumer has reported for {REPORTS_WITHIN:g} s"
-    error = reader.latest().error
-    if error is not None:
+    if (error := reader.latest().error) is not None:
         yield error
-
-
-def _answer(start: StartResponse, wrong: Iterable[str]) -> list[bytes]:
-    lines = "".join(f"{line}\n" for line in wrong)
-    return answer(start, lines, "503 Service Unavailable") if lines else answer(start, "ok\n")
 
 
 class SupervisorCollector:

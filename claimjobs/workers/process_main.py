@@ -5,7 +5,9 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
+import random
 import signal
+import string
 import sys
 import threading
 import time
@@ -20,6 +22,7 @@ import sqlalchemy as sa
 from claimjobs.batch.batch import Batch
 from claimjobs.database.connect import connected
 from claimjobs.database.error_translation import lasting, reason
+from claimjobs.enqueue.rows import Row
 from claimjobs.errors import BadHandler, ClaimjobsError, NothingDone, ReferenceNotFound, TableMissing, UnfitTable
 from claimjobs.log_events import CONSUMER_CANCELLED, CONSUMER_FAILED
 from claimjobs.log_records import LogFormat
@@ -33,8 +36,7 @@ from claimjobs.signals import Cancelled, allow_cancel, exit_despite_threads, han
 from claimjobs.table.definitions import DEFAULT_TABLE
 from claimjobs.table.reflection import is_demonstrations
 from claimjobs.workers.consumer import consume
-from claimjobs.workers.demo import article_rows, produce
-from claimjobs.workers.handlers import Handler, Per, PoolHandler, entered, handler_of, hook_named, setup_named
+from claimjobs.workers.handlers import Handler, Per, entered, function_named, handler_of
 from claimjobs.workers.process_slot import OpenJobs
 from claimjobs.workers.reporter import SOONEST, Reporter
 from claimjobs.workers.supervisor_pipe import Ended, GaveUp, LogToSupervisor, State, SupervisorPipe
@@ -50,6 +52,9 @@ HUNG = 75
 DEMONSTRATION_PAUSE = 0.1
 """Seconds that the article's consumers spend on a batch."""
 
+LENGTH = 64
+"""Characters of each payload column, as many as the article's columns hold."""
+
 
 @dataclass(frozen=True)
 class Plan:
@@ -63,7 +68,7 @@ class Plan:
     size: int = 100
     poll: float = 1.0
     concurrency: int | None = None
-    """Jobs that a consumer handles at once; None: 1, or AT_ONCE with an async function."""
+    """Jobs that a consumer handles at once; None: 1, or several with an async function."""
     liveness: Liveness = field(default_factory=Liveness)
     on_retry: str | None = None
     on_dead: str | None = None
@@ -78,11 +83,6 @@ class Plan:
     log_format: LogFormat = "text"
     """How a process writes its log on standard error when its supervisor has died."""
 
-    @property
-    def table(self) -> str:
-        """The table's name, or its place in Python."""
-        return str(self.described.get("table", DEFAULT_TABLE))
-
     def queue(self) -> Queue:
         """A new Queue for this process."""
         return queue_of(self.url, self.described, liveness=self.liveness)
@@ -94,27 +94,26 @@ class Plan:
             queue.check()
             self.load_handler()
             self.load_hooks()
-            setup_named(self.setup)
+            function_named(self.setup, "--setup")
             payload = set(queue.payload)
             is_demonstration = self.handler is None and payload == ARTICLE_PAYLOAD
             if is_demonstration:
                 with connected(queue.engine) as connection:
                     is_demonstration = is_demonstrations(connection, queue.table)
+        table = str(self.described.get("table", DEFAULT_TABLE))
         if generators and not payload >= ARTICLE_PAYLOAD:
-            raise UnfitTable(
-                f"generators fill columns d and e, which table {self.table!r} has not: give --generators 0"
-            )
+            raise UnfitTable(f"generators fill columns d and e, which table {table!r} has not: give --generators 0")
         if self.handler is None and not is_demonstration:
             raise UnfitTable(
-                f"table {self.table!r} was not made for the demonstration, which throws jobs away after 0.1 s: "
+                f"table {table!r} was not made for the demonstration, which throws jobs away after 0.1 s: "
                 "name the MODULE:FUNCTION that handles its jobs, or let `claimjobs setup-tables --table NAME` make "
                 "another table"
             )
 
-    def load_handler(self) -> Handler | PoolHandler:
-        """The user's function, or the article's demonstration."""
+    def load_handler(self) -> Handler:
+        """The user's function, or the demonstration's."""
         if self.handler is None:
-            return Demonstration()
+            return Handler(demonstrate, "the demonstration", "batch")
         in_transaction = self.described.get("hold") == "transaction"
         return handler_of(
             load(self.handler), self.handler, self.per, in_transaction=in_transaction, concurrency=self.concurrency
@@ -122,15 +121,22 @@ class Plan:
 
     def load_hooks(self) -> Hooks:
         """The user's functions that are called after a settle. Raises ReferenceNotFound or BadHandler."""
-        return Hooks(hook_named(self.on_retry, "--on-retry"), hook_named(self.on_dead, "--on-dead"))
+        return Hooks(
+            function_named(self.on_retry, "--on-retry", "job", "error"),
+            function_named(self.on_dead, "--on-dead", "job", "error"),
+        )
 
 
-class Demonstration(Handler):
+def demonstrate(batch: Batch) -> None:
     """The article's consumer: waits a moment, then marks the whole batch done."""
+    time.sleep(DEMONSTRATION_PAUSE)
+    batch.done()
 
-    def handle(self, batch: Batch) -> None:
-        time.sleep(DEMONSTRATION_PAUSE)
-        batch.done()
+
+def article_rows() -> Iterator[Row]:
+    """Endless jobs like the article's: random lower-case letters in `d` and `e`."""
+    while True:
+        yield {c: "".join(random.choices(string.ascii_lowercase, k=LENGTH)) for c in "de"}  # noqa: S311 - no secret
 
 
 def run_consumer(plan: Plan, reports_begin: bool, open_jobs: OpenJobs, pipe: Connection) -> None:
@@ -138,49 +144,43 @@ def run_consumer(plan: Plan, reports_begin: bool, open_jobs: OpenJobs, pipe: Con
 
     It notes in `open_jobs` what it has in hand.
     """
+    hung = threading.Event()
     with _working(plan, pipe) as (queue, supervisor), contextlib.ExitStack() as setup:
         with supervisor.ends_at_once():
             handler = plan.load_handler()
             queue.use_hooks(plan.load_hooks())
-            setup.enter_context(entered(setup_named(plan.setup), plan.setup))
-        soonest = 0.0 if reports_begin else SOONEST
-        reporter = Reporter(queue, supervisor, open_jobs, soonest=soonest, sends_began=reports_begin)
+            setup.enter_context(entered(plan.setup))
         if plan.observed:
             queue.measure_batches()
         supervisor.send(State(Report(), queue.owner_id or None))
-        with reporter:
-            if isinstance(handler, PoolHandler):
-                _work(queue, handler, plan, reporter)
-            else:
+        with Reporter(queue, supervisor, open_jobs, soonest=0.0 if reports_begin else SOONEST) as reporter:
+            if handler.concurrency is None:
                 consume(queue, handler, size=plan.size, poll=plan.poll, observer=reporter)
+            else:
 
+                def settle_the_others() -> None:
+                    hung.set()
+                    queue.stop()
 
-def _work(queue: Queue, handler: PoolHandler, plan: Plan, reporter: Reporter) -> None:
-    """Handle many jobs at once. If one hangs, this process settles the others, and ends."""
-    hung = threading.Event()
-
-    def end() -> None:
-        hung.set()
-        queue.stop()
-
-    queue.on_hang = end
-    many = handler.concurrency
-    queue.work(handler.function, concurrency=many, size=plan.size, poll=plan.poll, observer=reporter)
-    if hung.is_set():
-        sys.exit(HUNG)
+                queue.on_hang = settle_the_others
+                many = handler.concurrency
+                queue.work(handler.function, concurrency=many, size=plan.size, poll=plan.poll, observer=reporter)
+        if hung.is_set():
+            sys.exit(HUNG)
 
 
 def run_generator(plan: Plan, jobs: int | None, rate: float | None, pipe: Connection) -> None:
-    """Run a generator process: `jobs` rows, or rows until it is stopped."""
+    """Run a generator process: `jobs` rows, or rows until it is stopped; at most `rate` a second."""
     with _working(plan, pipe) as (queue, supervisor):
-        rows = article_rows() if jobs is None else islice(article_rows(), jobs)
-        produce(
-            queue,
-            rows,
-            commit_every=plan.commit_every,
-            rate=rate,
-            on_commit=lambda _: supervisor.send(State(queue.report)),
-        )
+        rows, due = islice(article_rows(), jobs), time.monotonic()
+        while not queue.stopping and (chunk := list(islice(rows, plan.commit_every))):
+            if rate is not None:
+                due = max(due, time.monotonic() - 1.0)  # a delay of up to a second is caught up
+                queue.wait(max(0.0, due - time.monotonic()))
+                due += len(chunk) / rate
+            if not queue.stopping:
+                queue.enqueue(chunk)
+                supervisor.send(State(queue.report))
 
 
 @contextmanager
@@ -225,7 +225,7 @@ def _begin(pipe: Connection, queue: Queue, plan: Plan) -> SupervisorPipe:
     # The supervisor decides what that means, and sends a command through the pipe.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     supervisor = SupervisorPipe(pipe, queue)
-    handle(signal.SIGTERM, lambda _: supervisor.stop_by_signal())
+    handle(signal.SIGTERM, supervisor.stop_by_signal)
     unblock_signals()
     allow_cancel()
     supervisor.listen()

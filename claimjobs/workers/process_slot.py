@@ -17,7 +17,6 @@ from typing import Any, Final
 
 from claimjobs.backoff import Backoff
 from claimjobs.dialects import Key
-from claimjobs.log_events import PROCESS_ENDED
 from claimjobs.report import Report
 from claimjobs.signals import signals_blocked
 from claimjobs.workers.run import ProcessFigures
@@ -61,13 +60,11 @@ class OpenJobs:
 class ProcessSlot:
     """A numbered slot of a supervisor, with a process in it or waiting for one."""
 
-    def __init__(
-        self, number: int, target: Callable[..., None], arguments: Callable[[Report], tuple[Any, ...]]
-    ) -> None:
-        """`arguments` makes the arguments of the next process from the report of what was done in this slot."""
+    def __init__(self, number: int, target: Callable[..., None]) -> None:
+        self.number = number
+        self._target = target
         self.open_jobs = OpenJobs()
         """What the last process had in hand."""
-        self.number = number
         self.process: SpawnProcess | None = None
         self.pipe: Connection | None = None
         self.owner_id: int | None = None
@@ -92,8 +89,6 @@ class ProcessSlot:
         """When the process last reported, by the machine's monotonic clock. None: it is starting, or there is none."""
         self.stalled = 0.0
         """Seconds without progress on its open batch, as it reported last."""
-        self._target = target
-        self._arguments = arguments
         self._before = Report()
         self._now = Report()
         self._batch = 0
@@ -110,7 +105,7 @@ class ProcessSlot:
         """Whether a process is to be started now."""
         return self.process is None and not self.finished and time.monotonic() >= self._due
 
-    def start(self) -> None:
+    def start(self, *arguments: Any) -> None:
         """Start a new process. Raises OSError if the system has no more processes, memory or files to give."""
         self.open_jobs.note(0)
         self._born = time.monotonic()
@@ -119,7 +114,7 @@ class ProcessSlot:
         for end in (ours, theirs):  # a handler module may have replaced the sockets of this process
             os.set_blocking(end.fileno(), True)
         # No daemon: the parent's exit would kill it with its batch. It ends by itself when the pipe breaks.
-        process = SPAWN.Process(target=self._target, args=(*self._arguments(self.report), theirs), daemon=False)
+        process = SPAWN.Process(target=self._target, args=(*arguments, theirs), daemon=False)
         with theirs, contextlib.ExitStack() as failed:
             failed.enter_context(ours)
             with signals_blocked():
@@ -127,27 +122,6 @@ class ProcessSlot:
             failed.pop_all()
         self.process, self.pipe = process, ours
         self.ended_normally = False
-
-    def reap(self) -> int:
-        """Close a process that has ended and whose messages were read; return its exit code."""
-        code = 0
-        if self.process is not None:
-            self.process.join()
-            code = self.process.exitcode or 0
-            self.process.close()
-        if self.pipe is not None:
-            self.pipe.close()
-        self.process = self.pipe = None
-        self.was_ready = True
-        self.busy = False
-        self.heard_at, self.stalled = None, 0.0
-        self._before, self._now = self._before + self._now, Report()
-        return code
-
-    def replace_later(self) -> float:
-        """Plan a replacement; return the seconds until then."""
-        self.restarts += 1
-        return self.start_later()
 
     def start_later(self) -> float:
         """Plan another start; return the seconds until then. They do not grow for a process that held one job alone:
@@ -159,15 +133,26 @@ class ProcessSlot:
         self._due = time.monotonic() + pause
         return pause
 
+    def reap(self) -> int:
+        """Close a process that has ended and whose messages were read; return its exit code."""
+        code = 0
+        if self.process is not None:
+            self.process.join()
+            code = self.process.exitcode or 0
+            self.process.close()
+        if self.pipe is not None:
+            self.pipe.close()
+        self.process = self.pipe = None
+        self.was_ready, self.busy = True, False
+        self.heard_at, self.stalled = None, 0.0
+        self._before, self._now = self.report, Report()
+        return code
+
     def kill(self) -> None:
         """End the process at once."""
         self.heard_at = None
         if self.process is not None:
             self.process.kill()
-
-    def silence(self, now: float) -> float:
-        """Seconds since the process last reported. 0: it is starting or ending, or there is none."""
-        return 0.0 if self.heard_at is None else now - self.heard_at
 
     # --- messages --------------------------------------------------------------------------------------
 
@@ -176,12 +161,16 @@ class ProcessSlot:
         with contextlib.suppress(OSError):
             if self.pipe is not None:
                 self.pipe.send(command)
+        self.ending = self.ending or command in ("stop", "cancel")
+        self.finished = self.finished or (self.ending and self.process is None)
 
     def messages(self) -> Iterator[Message]:
-        """The messages that the process has sent since the last call."""
+        """The messages that the process has sent since the last call; what they say is noted."""
         with contextlib.suppress(EOFError, OSError):
             while self.pipe is not None and self.pipe.poll():
-                yield self.pipe.recv()
+                message: Message = self.pipe.recv()
+                self.note(message)
+                yield message
 
     def note(self, message: Message) -> None:
         """Store what a message says about the process."""
@@ -204,13 +193,14 @@ class ProcessSlot:
     # --- state -----------------------------------------------------------------------------------------
 
     @property
+    def silence(self) -> float:
+        """Seconds since the process last reported. 0: it is starting or ending, or there is none."""
+        return 0.0 if self.heard_at is None else time.monotonic() - self.heard_at
+
+    @property
     def report(self) -> Report:
         """What all processes of this slot have done."""
         return self._before + self._now
-
-    def end_fields(self, code: int) -> dict[str, object]:
-        """The fields of the log record about the end of its process."""
-        return {"event": PROCESS_ENDED, "consumer": self.number, "exit_code": code}
 
     def line(self) -> ProcessFigures:
         """The state of this slot now."""
@@ -219,21 +209,15 @@ class ProcessSlot:
         return ProcessFigures(self.number, pid, self._batch, jobs, self._rate.at(jobs), self.restarts)
 
 
-def how_ended(code: int) -> str:
-    """How a process with this exit code has ended."""
-    return f"by signal {-code}" if code < 0 else f"with exit code {code}"
-
-
 class Rate:
     """The rate at which a count has grown lately."""
 
-    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
-        self._clock = clock
-        self._seen: deque[tuple[float, int]] = deque([(clock(), 0)])
+    def __init__(self) -> None:
+        self._seen: deque[tuple[float, int]] = deque([(time.monotonic(), 0)])
 
     def at(self, count: int) -> float:
         """The rate per second up to this count, now."""
-        now = self._clock()
+        now = time.monotonic()
         self._seen.append((now, count))
         while len(self._seen) > 2 and now - self._seen[0][0] > WINDOW:
             self._seen.popleft()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import math
 import queue as queues
 import threading
 import time
@@ -15,8 +14,6 @@ import sqlalchemy as sa
 from claimjobs.errors import ClaimjobsError, TableMissing
 from claimjobs.log_events import RECLAIM_FAILED, RELEASE_FAILED
 from claimjobs.queue.queue import Queue
-from claimjobs.workers.process_slot import ProcessSlot
-from claimjobs.workers.supervisor_pipe import RELEASE_GRACE
 
 AGAIN: Final = 1.0
 """Seconds until a reclaim that failed is tried again."""
@@ -30,8 +27,8 @@ class ReclaimThread:
     """Reclaims the jobs of owners whose process has ended. A context manager: leaving it waits for the rest."""
 
     def __init__(self, queue: Queue) -> None:
-        self.reclaimed = 0
-        """Jobs reclaimed so far."""
+        self.reclaimed = self.released = 0
+        """Jobs of dead owners, and of those that must be killed, so far."""
         self._queue = queue
         self._owners: queues.SimpleQueue[tuple[int, str] | None] = queues.SimpleQueue()
         self._ended = threading.Event()
@@ -68,39 +65,8 @@ class ReclaimThread:
             return False
         return True
 
-
-class ForcedEnd:
-    """Kills processes that still run some seconds after `cancel`. Their jobs are released before.
-
-    The death of a process charges an attempt to a job that its owner held alone, whoever reclaims it first. The handler
-    of a stopped process did not fail, so the jobs must be unclaimed before the death. A thread releases them: the
-    process may not be able to run any Python code, and the supervisor does not wait for the database.
-    """
-
-    def __init__(self, queue: Queue) -> None:
-        self.released = 0
-        """Jobs released so far."""
-        self._queue = queue
-        self._at = math.inf
-        self._thread: threading.Thread | None = None
-
-    def begin_after(self, seconds: float) -> None:
-        """Release and kill after so many seconds, or earlier if that was said before."""
-        self._at = min(self._at, time.monotonic() + seconds)
-
-    def tick(self, children: Sequence[ProcessSlot]) -> None:
-        """Do what is due. After RELEASE_GRACE seconds without an answer of the database the processes are killed."""
-        if time.monotonic() < self._at:
-            return
-        if self._thread is None:
-            owners = [child.owner_id for child in children if child.process is not None and child.owner_id]
-            self._thread = threading.Thread(target=self._release, args=(owners,), name="release", daemon=True)
-            self._thread.start()
-        if not self._thread.is_alive() or time.monotonic() >= self._at + RELEASE_GRACE:
-            for child in children:
-                child.kill()
-
-    def _release(self, owners: Sequence[int]) -> None:
+    def release(self, owners: Sequence[int]) -> None:
+        """Release the jobs of these owners, each once: for another thread than the one that reclaims."""
         for owner in owners:
             try:
                 self.released += self._queue.release_owner(owner)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Collection, Iterable
+from contextlib import suppress
 from typing import Final, Self
 
 from claimjobs.batch.batch import Batch
@@ -24,33 +25,22 @@ ALIVE_EVERY: Final = 2.0
 class Reporter(BatchObserver):
     """Sends the state after batches, and every few seconds: a process whose threads cannot run sends none.
 
-    That of a batch is sent at once, or SOONEST seconds after the report before, together with those of the
-    batches until then. A context manager: at the end of its block nothing is left to be sent.
+    That of a batch is sent at once, or `soonest` seconds after the report before, together with those of the
+    batches until then; with 0 before each batch, too. A context manager: at the end of its block nothing is left to be
+    sent.
     """
 
     def __init__(
-        self,
-        queue: Queue,
-        supervisor: SupervisorPipe,
-        open_jobs: OpenJobs,
-        *,
-        soonest: float = SOONEST,
-        sends_began: bool = False,
+        self, queue: Queue, supervisor: SupervisorPipe, open_jobs: OpenJobs, *, soonest: float = SOONEST
     ) -> None:
-        """It notes in `open_jobs` what the handler works on.
-
-        `sends_began`: the state is sent before each batch, too.
-        """
-        self._open_jobs, self._sends_began = open_jobs, sends_began
-        self._queue = queue
-        self._supervisor = supervisor
-        self._soonest = soonest
+        """It notes in `open_jobs` what the handler works on."""
+        self._queue, self._supervisor, self._open_jobs, self._soonest = queue, supervisor, open_jobs, soonest
+        self._owner_id = queue.owner_id
+        """0: it has none, because an open transaction holds its jobs."""
         self._unsent = threading.Event()
         self._next = 0.0
         self._jobs = 0
         """Of the last batch."""
-        self._owner_id = 0
-        self._one_at_a_time = threading.Lock()
         self._open: Batch | None = None
         self._undecided = 0
         self._progressed_at = 0.0
@@ -61,19 +51,15 @@ class Reporter(BatchObserver):
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._send_unsent()
+        if self._unsent.is_set():
+            self._send(self._jobs)
 
     def begun(self, batch: Batch) -> None:
-        self._note(len(batch), batch.jobs)
         self._progressed_at, self._undecided, self._open = time.monotonic(), len(batch), batch
-        while self._sends_began and not self._tell():
-            pass
+        self._note(len(batch), batch.jobs)
 
     def note_held(self, items: Collection[PooledJob]) -> None:
-        began = items and not self._open_jobs.count
         self._note(len(items), (item.job for item in items))
-        while began and self._sends_began and not self._tell():
-            pass
 
     def ended(self) -> None:
         self._open = None
@@ -81,51 +67,44 @@ class Reporter(BatchObserver):
 
     def _note(self, count: int, jobs: Iterable[Job]) -> None:
         """Note how many jobs are in hand; and which, if it is one that a death charges an attempt."""
-        is_charged = count == 1 and self._queue.settings.by_lease and self._queue.roles.can_isolate
+        began = count and not self._open_jobs.count
+        is_charged = count == 1 and self._owner_id and self._queue.roles.can_isolate
         self._open_jobs.note(count, next(iter(jobs)).key if is_charged else None)
+        if began and not self._soonest:
+            self._send()
 
     def settled(self, batch: Batch) -> None:
         """Report a batch, now or with those that follow soon."""
         self._jobs, self._owner_id = len(batch), self._queue.owner_id
-        if self._unsent.is_set():  # the report that is sent soon has the counts of that time
-            return
         if time.monotonic() >= self._next:
-            self._send()
+            self._send(self._jobs)
         else:
             self._unsent.set()
 
-    def _tell(self, jobs: int = 0) -> bool:
-        """Send the state. Returns False if the counts changed meanwhile: then try again."""
+    def _send(self, jobs: int = 0) -> None:
+        """Send the state. `jobs`: of a batch that was settled."""
+        if jobs:
+            self._next = time.monotonic() + self._soonest
+            self._unsent.clear()
         state = State(self._queue.report, self._owner_id or None, jobs, bool(self._open_jobs.count), self._stalled())
-        try:
-            self._supervisor.send(state)
-        except RuntimeError:
-            return False
-        return True
-
-    def _send(self) -> None:
-        self._next = time.monotonic() + self._soonest
-        self._unsent.clear()
-        if not self._tell(self._jobs):
-            self._unsent.set()
-
-    def _send_unsent(self) -> None:
-        with self._one_at_a_time:
-            if self._unsent.is_set():
-                self._send()
+        while True:
+            with suppress(RuntimeError):  # the counts changed while they were read: again
+                self._supervisor.send(state)
+                return
 
     def _run(self) -> None:
         while True:
-            if self._unsent.wait(ALIVE_EVERY):
-                threading.Event().wait(self._soonest)
-                self._send_unsent()
-            else:
-                self._tell()
+            if not self._unsent.wait(ALIVE_EVERY):
+                self._send()
+                continue
+            threading.Event().wait(self._soonest)
+            if self._unsent.is_set():
+                self._send(self._jobs)
 
     def _stalled(self) -> float:
-        """Seconds without progress. A lease needs none: a process whose batch hangs for too long ends itself."""
+        """Seconds without progress. An owner needs none: its process ends itself if its batch hangs for too long."""
         batch, now = self._open, time.monotonic()
-        if batch is None or self._queue.settings.by_lease:
+        if batch is None or self._owner_id:
             return 0.0
         undecided = len(batch.undecided)
         if undecided != self._undecided:

@@ -4,20 +4,24 @@ from __future__ import annotations
 
 import logging
 import math
+import os
+import threading
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
-from itertools import islice, product
+from collections.abc import Callable, Iterable
+from contextlib import suppress
+from itertools import islice
 from multiprocessing.connection import wait
-from typing import Any, Final
+from typing import Final
 
 import sqlalchemy as sa
 
 from claimjobs.admin.stats import Retries
 from claimjobs.errors import FOLDER_GONE, ClaimjobsError
 from claimjobs.log_events import (
+    FINDING,
     OUTPUT_FAILED,
+    PROCESS_ENDED,
     PROCESS_REFUSED,
     PROCESS_SILENT,
     RUN_GAVE_UP,
@@ -30,17 +34,21 @@ from claimjobs.report import Report
 from claimjobs.signals import REACTION
 from claimjobs.workers.backlog_counter import BacklogCounter
 from claimjobs.workers.process_main import HUNG, Plan, run_consumer, run_generator
-from claimjobs.workers.process_slot import STRIKES, ProcessSlot, Rate, how_ended
-from claimjobs.workers.reclaim import ForcedEnd, ReclaimThread
-from claimjobs.workers.run import Run, Snapshot, Summary, log_findings, require_folder
-from claimjobs.workers.supervisor_pipe import LAST_GRACE, PHASES, Command, GaveUp, LogRecord, Message, State
+from claimjobs.workers.process_slot import STRIKES, ProcessSlot, Rate
+from claimjobs.workers.reclaim import ReclaimThread
+from claimjobs.workers.run import Run, Snapshot, Summary
+from claimjobs.workers.supervisor_pipe import LAST_GRACE, PHASES, RELEASE_GRACE, Command, GaveUp, Message, State
 
 TICK: Final = 0.1
 """Seconds between two checks of the clock. A message or the end of a process wakes the supervisor at once."""
 AT_ONCE: Final = 1_000
 """Messages of one process that are read in a row: one that logs without end must not keep the supervisor busy."""
 
+FINDINGS_WITHIN: Final = 1.0
+"""Seconds that the checks at the start may take. Usually it is less than a tenth."""
+
 log = logging.getLogger("claimjobs.supervisor")
+start_log = logging.getLogger("claimjobs.start_checks")
 
 
 class Supervisor:
@@ -51,19 +59,19 @@ class Supervisor:
     """
 
     def __init__(self, plan: Plan, run: Run, watch: Callable[[Snapshot], None] = lambda _: None) -> None:
-        self._plan = plan
-        self._run = run
-        self._watch = watch
+        self._plan, self._run, self._watch = plan, run, watch
         self._queue = plan.queue()
-        self.consumers = [self._consumer(n) for n in range(1, run.consumers + 1)]
-        self._generators = [self._generator(n) for n in range(1, run.generators + 1)]
+        self.consumers = [ProcessSlot(n, run_consumer) for n in range(1, run.consumers + 1)]
+        self._generators = [ProcessSlot(n, run_generator) for n in range(1, run.generators + 1)]
         self._children = [*self._generators, *self.consumers]
         self._phase = "starting"
         self._sent: set[Command] = set()
         self._requested: set[Command] = set()
         self._rate = Rate()
         self._stop_deadline = math.inf
-        self._forced_end = ForcedEnd(self._queue)
+        self._force_at = math.inf
+        """When processes that do not react to `cancel` are ended."""
+        self._releasing: threading.Thread | None = None
         self._began = self._displayed_at = 0.0
         self._before = 0
         self.latest: Snapshot | None = None
@@ -81,21 +89,6 @@ class Supervisor:
         job that each of them held alone, or 0.
         """
 
-    def _consumer(self, number: int) -> ProcessSlot:
-        reports_begin = self._run.idle is not None
-        slot = ProcessSlot(number, run_consumer, lambda _: (self._plan, reports_begin, slot.open_jobs))
-        return slot
-
-    def _generator(self, number: int) -> ProcessSlot:
-        count, jobs, rate = self._run.generators, self._run.jobs, self._run.rate
-        share = None if jobs is None else jobs // count + (number <= jobs % count)
-
-        def arguments(before: Report) -> tuple[Any, ...]:
-            left = None if share is None else max(0, share - before.enqueued)
-            return self._plan, left, None if rate is None else rate / count
-
-        return ProcessSlot(number, run_generator, arguments)
-
     # --- commands --------------------------------------------------------------------------------------
 
     def stop(self) -> None:
@@ -111,13 +104,23 @@ class Supervisor:
 
     def _release_batches(self, grace: float) -> None:
         """Cancel. A process whose handler does not react within `grace` seconds is killed."""
-        self._forced_end.begin_after(grace)
+        self._force_at = min(self._force_at, time.monotonic() + grace)
         self._requested |= {"stop", "cancel"}
+
+    @property
+    def ends(self) -> bool:
+        """Whether the run was told to stop, or has ended."""
+        return "stop" in self._requested or self._phase == "ended"
+
+    # --- the run ---------------------------------------------------------------------------------------
 
     def check(self) -> None:
         """Check the plan and count the jobs. Raises ClaimjobsError."""
         try:
-            require_folder()
+            os.getcwd()
+        except FileNotFoundError:  # a process that is spawned begins there
+            raise ClaimjobsError(FOLDER_GONE) from None
+        try:
             self._plan.check(self._run.generators)
             self._queue.use_hooks(self._plan.load_hooks())
             self._before = self._queue.stats().left
@@ -128,25 +131,36 @@ class Supervisor:
         """Run to the end, after `check`."""
         try:
             log.info("%s", self._queue.done_jobs, extra={"event": RUN_STARTED, "queue": self._queue.table.fullname})
-            log_findings(self._queue)
+            self._log_findings()
             self._began = time.monotonic()
             with BacklogCounter(self._queue) as self._backlog:
-                with ReclaimThread(self._queue) as self._reclaim_thread, self._no_process_left():
-                    while any(child.process is not None or not child.finished for child in self._children):
-                        self._tick()
+                with ReclaimThread(self._queue) as self._reclaims:
+                    try:
+                        while any(child.process is not None or not child.finished for child in self._children):
+                            self._tick()
+                    finally:
+                        self._end_processes()
                 return self._summary()
         finally:
             self._queue.engine.dispose()
 
-    # --- one tick --------------------------------------------------------------------------------------
+    def _log_findings(self) -> None:
+        """Log each warning of `explain`. It needs no more connections than the run has later."""
+        try:
+            findings = self._queue.explain(seconds=FINDINGS_WITHIN).findings
+        except (ClaimjobsError, sa.exc.SQLAlchemyError):  # the consumers meet it, too, and say so
+            return
+        for found in findings:
+            if found.verdict in ("warning", "will not work") and found.check != "comments":  # that is said already
+                fields = {"event": FINDING, "check": found.check, "verdict": found.verdict}
+                says = f"{found.says}: {' '.join(found.fix)}" if found.fix else found.says
+                start_log.warning("%s: %s", found.check, says, extra=fields)
 
     def _tick(self) -> None:
-        self._note_time()
         for child in self._children:
-            if child.due and self._started(child):
-                self._send([child], *self._sent)
-        for message in self._receive():
-            self._note(message)
+            if child.due:
+                self._start(child)
+        self._receive()
         self._kill_silent()
         for child in self._children:
             if child.process is not None and child.process.exitcode is not None:
@@ -158,42 +172,24 @@ class Supervisor:
         self._decide()
         self._send_requested()
         if time.monotonic() - self._displayed_at >= TICK:  # thousands of messages may come in a second
-            self._displayed_at = time.monotonic()
             self._show()
 
-    def _note_time(self) -> None:
-        now, before = time.monotonic(), self.ticked_at
-        self.ticked_at = now
-        if before is not None and now - before > self._plan.liveness.lease:  # this process itself could not run
-            for child in self.consumers:
-                child.heard_at = None if child.heard_at is None else now
-
-    def _kill_silent(self) -> None:
-        """Kill consumers that cannot run their threads: a handler holds Python's lock, or the process is stopped.
-
-        Others have their jobs after a lease, and would meet the same handler, one after the other.
-        """
-        liveness = self._plan.liveness
-        for child in self.consumers:
-            silence = child.silence(time.monotonic())
-            if silence > liveness.lease + liveness.max_batch_time and child.process is not None:
-                fields = {"event": PROCESS_SILENT, "consumer": child.number, "seconds": round(silence, 1)}
-                words = "process %s has not reported for %.0f s, so its handler hangs and runs no thread: it is killed"
-                log.error(words, child.process.pid, silence, extra=fields)
-                child.kill()
-
-    @property
-    def ends(self) -> bool:
-        """Whether the run was told to stop, or has ended."""
-        return "stop" in self._requested or self._phase == "ended"
-
-    def _started(self, child: ProcessSlot) -> bool:
+    def _start(self, child: ProcessSlot) -> None:
         """Start a process of this slot. If the system refuses it, it is tried again later, with longer pauses."""
+        run = self._run
         try:
-            child.start()
+            if child in self.consumers:
+                child.start(self._plan, run.idle is not None, child.open_jobs)
+            else:
+                left = rate = None
+                if run.jobs is not None:
+                    share = run.jobs // run.generators + (child.number <= run.jobs % run.generators)
+                    left = max(0, share - child.report.enqueued)
+                if run.rate is not None:
+                    rate = run.rate / run.generators
+                child.start(self._plan, left, rate)
         except FileNotFoundError:
             self._give_up(child, GaveUp("folder", FOLDER_GONE, at_once=False))
-            return False
         except OSError as error:
             child.was_ready = True  # the run's clock does not wait for it
             if child in self.consumers:  # without it the queue may be drained by now
@@ -202,50 +198,71 @@ class Supervisor:
             fields = {"event": PROCESS_REFUSED, "consumer": child.number, "error": str(error)}
             words = "a process cannot be started (%s): raise the limit, or give fewer; tried again in %.1f s"
             log.warning(words, error, pause, extra=fields)
-            return False
-        return True
+        else:
+            for command in self._sent:
+                child.send(command)
 
-    def _receive(self) -> Iterator[Message]:
+    def _receive(self) -> None:
         """Wait until a process sends a message or ends, then read the messages of all."""
         living = [child for child in self._children if child.process is not None]
         pipes = (child.pipe for child in living if child.pipe is not None)
         ready = wait([*pipes, *(child.process.sentinel for child in living if child.process)], TICK)
         for child in living:
             if child.pipe in ready:
-                yield from islice(_messages_of(child), AT_ONCE)
+                self._note(islice(child.messages(), AT_ONCE))
 
-    def _note(self, message: Message) -> None:
-        if isinstance(message, LogRecord):
-            message.log()
-        elif isinstance(message, State) and message.batch:
-            self._exits.clear()
+    def _note(self, messages: Iterable[Message]) -> None:
+        for message in messages:
+            if isinstance(message, dict):
+                record = logging.makeLogRecord(message)
+                logging.getLogger(record.name).handle(record)
+            elif isinstance(message, State) and message.batch:
+                self._exits.clear()
+
+    def _kill_silent(self) -> None:
+        """Kill consumers that cannot run their threads: a handler holds Python's lock, or the process is stopped.
+
+        Others have their jobs after a lease, and would meet the same handler, one after the other.
+        """
+        now, before, liveness = time.monotonic(), self.ticked_at, self._plan.liveness
+        self.ticked_at = now
+        could_not_run = before is not None and now - before > liveness.lease  # this process itself
+        for child in self.consumers:
+            if could_not_run and child.heard_at is not None:
+                child.heard_at = now
+            if child.silence > liveness.lease + liveness.max_batch_time and child.process is not None:
+                fields = {"event": PROCESS_SILENT, "consumer": child.number, "seconds": round(child.silence, 1)}
+                words = "process %s has not reported for %.0f s, so its handler hangs and runs no thread: it is killed"
+                log.error(words, child.process.pid, child.silence, extra=fields)
+                child.kill()
+
+    # --- ends of processes -----------------------------------------------------------------------------
 
     def _collect(self, child: ProcessSlot) -> None:
-        for message in _messages_of(child):
-            self._note(message)
+        self._note(child.messages())
         pid = child.process.pid if child.process is not None else None
         code = child.reap()
-        how = how_ended(code)
+        how = f"by signal {-code}" if code < 0 else f"with exit code {code}"
         owner, child.owner_id = child.owner_id, None
         if code == 0 and child.ended_normally and (child.ending or not child.ended_unasked):
             child.finished = True
             return
         if owner is not None:
-            self._reclaim_thread.add(owner, f"process {pid} ended {how}")
+            self._reclaims.add(owner, f"process {pid} ended {how}")
+        fields = {"event": PROCESS_ENDED, "consumer": child.number, "exit_code": code}
         if child.gave_up is not None:
             self._give_up(child, child.gave_up)
-            return
-        if child.ending:
+        elif child.ending:
             child.finished = True
-            log.warning("process %s ended %s while it was stopping", pid, how, extra=child.end_fields(code))
+            log.warning("process %s ended %s while it was stopping", pid, how, extra=fields)
         elif self._ends_again(child, code):
             words = f"{STRIKES} consumers in a row ended themselves {how}: does the handler exit its process?"
             self._give_up(child, GaveUp("exit", words))
         else:
-            pause = child.replace_later()
+            child.restarts += 1
+            pause = child.start_later()
             why = "because of a SIGTERM of its own" if child.ended_unasked else how
-            words = "process %s ended %s; replaced in %.1f s"
-            log.warning(words, pid, why, pause, extra=child.end_fields(code))
+            log.warning("process %s ended %s; replaced in %.1f s", pid, why, pause, extra=fields)
 
     def _ends_again(self, child: ProcessSlot, code: int) -> bool:
         """Whether STRIKES processes ended themselves with one exit code, and no batch in between.
@@ -276,36 +293,42 @@ class Supervisor:
             log.error(words, STRIKES, extra={"event": RUN_GAVE_UP, "error": word.error})
             self.stop()
 
+    def _end_processes(self) -> None:
+        """Kill every process, and reclaim its jobs."""
+        for child in self._children:
+            child.kill()
+        for child in self._children:
+            if child.process is not None:
+                child.process.join()
+                self._collect(child)
+        self._queue.close()
+
     # --- deciding --------------------------------------------------------------------------------------
 
     def _decide(self) -> None:
-        run = self._run
+        run, now = self._run, time.monotonic()
         generated = all(child.finished for child in self._generators)
-        late = self._late()
+        timed = run.duration is not None and self._ready_at is not None
+        late = now - (self._ready_at or 0.0) - (run.duration or 0.0) if timed else -math.inf
         if late >= 0 and run.drain and not generated:
-            self._send([child for child in self._generators if not child.ending], "stop")
+            for child in self._generators:
+                if not child.ending:
+                    child.send("stop")
         elif late >= 0 and not run.drain:
             self._requested.add("stop")
             if late >= run.grace and "cancel" not in self._requested:  # such a handler may never end
                 words = f"a batch was not finished {run.grace:g} s after the duration, and was released"
                 self._gave_up = GaveUp("duration", words)
                 self._release_batches(LAST_GRACE)
-        if time.monotonic() >= self._stop_deadline and "cancel" not in self._requested:
-            log.warning(
-                "what is not finished %g s after the stop is released", run.stop_timeout, extra={"event": RUN_LATE}
-            )
+        if now >= self._stop_deadline and "cancel" not in self._requested:
+            words = "what is not finished %g s after the stop is released"
+            log.warning(words, run.stop_timeout, extra={"event": RUN_LATE})
             self._release_batches(REACTION)
         if run.drain and generated:
             self._requested.add("drain retries" if run.drain_retries else "drain")
         if run.idle is not None and "stop" not in self._requested and self._idle_seconds() >= run.idle:
             log.info("no consumer had a job for %g s", run.idle, extra={"event": RUN_IDLE, "seconds": run.idle})
             self.stop()
-
-    def _late(self) -> float:
-        """Seconds since `duration` was over; negative before."""
-        if self._run.duration is None or self._ready_at is None:
-            return -math.inf
-        return time.monotonic() - self._ready_at - self._run.duration
 
     def _idle_seconds(self) -> float:
         """Seconds since a consumer last held a job, or since all were ready."""
@@ -318,53 +341,40 @@ class Supervisor:
             if command in self._requested and command not in self._sent:
                 self._sent.add(command)
                 self._phase = phase
-                self._send(self._children, command)
+                for child in self._children:
+                    child.send(command)
                 log.info("%s: %s", phase, words, extra={"event": RUN_PHASE, "phase": phase})
-        if "cancel" in self._sent:
-            self._forced_end.tick(self._children)
+        if "cancel" in self._sent and time.monotonic() >= self._force_at:
+            self._force_end()
 
-    def _send(self, children: list[ProcessSlot], *commands: Command) -> None:
-        for child, command in product(children, commands):
-            child.send(command)
-            child.ending = child.ending or command in ("stop", "cancel")
-            child.finished = child.finished or (child.ending and child.process is None)
+    def _force_end(self) -> None:
+        """Kill processes that still run some seconds after `cancel`. Their jobs are released before.
 
-    @contextmanager
-    def _no_process_left(self) -> Iterator[None]:
-        """For a `with` block: at its end every process is killed, and its jobs are reclaimed."""
-        try:
-            yield
-        finally:
+        The death of a process charges an attempt to a job that its owner held alone, whoever reclaims it first. The
+        handler of a stopped process did not fail, so the jobs must be unclaimed before the death. A thread releases
+        them: the process may not be able to run any Python code, and the supervisor does not wait for the database. If
+        that does not answer within RELEASE_GRACE seconds, the processes are killed.
+        """
+        if self._releasing is None:
+            owners = [child.owner_id for child in self._children if child.process is not None and child.owner_id]
+            self._releasing = threading.Thread(target=self._reclaims.release, args=(owners,), daemon=True)
+            self._releasing.start()
+        if not self._releasing.is_alive() or time.monotonic() >= self._force_at + RELEASE_GRACE:
             for child in self._children:
                 child.kill()
-            for child in self._children:
-                if child.process is not None:
-                    child.process.join()
-                    self._collect(child)
-            self._queue.close()
 
     # --- display ---------------------------------------------------------------------------------------
 
-    def _show(self) -> None:
-        self.latest = self._snapshot()
-        if self.display_error is not None:
-            return
-        try:
-            self._watch(self.latest)
-        except OSError as error:
-            self.display_error = error
-            fields = {"event": OUTPUT_FAILED, "error": str(error)}
-            log.warning("the output cannot be written any more (%s): the run ends", error, extra=fields)
-            self.stop()
-
-    def _snapshot(self) -> Snapshot:
-        total, run, waiting = self._total(), self._run, self._backlog.left
+    def _show(self) -> Snapshot:
+        run, waiting = self._run, self._backlog.left
+        self._displayed_at = time.monotonic()
+        total = sum((child.report for child in self._children), Report())
         to_come = None
         if waiting is not None and (run.jobs is not None or (run.drain and not run.generators)):
             to_come = waiting + max(0, (run.jobs or 0) - total.enqueued if run.generators else 0)
-        return Snapshot(
+        self.latest = Snapshot(
             phase="paused" if self._phase in ("running", "draining") and self._backlog.paused else self._phase,
-            elapsed=time.monotonic() - self._began,
+            elapsed=self._displayed_at - self._began,
             consumers=tuple(child.line() for child in self.consumers),
             generators=tuple(child.line() for child in self._generators),
             total=total,
@@ -374,19 +384,24 @@ class Supervisor:
             to_come=to_come,
             pause_reason=self._backlog.pause_reason,
         )
-
-    def _total(self) -> Report:
-        return sum((child.report for child in self._children), Report())
+        try:
+            if self.display_error is None:
+                self._watch(self.latest)
+        except OSError as error:
+            self.display_error = error
+            fields = {"event": OUTPUT_FAILED, "error": str(error)}
+            log.warning("the output cannot be written any more (%s): the run ends", error, extra=fields)
+            self.stop()
+        return self.latest
 
     def _summary(self) -> Summary:
         seconds = time.monotonic() - (self._ready_at or self._began)
-        total, left, word = self._total(), self._backlog.count_once_more(), self._gave_up
-        retries = Retries(0, None)
+        left, word, retries = self._backlog.count_once_more(), self._gave_up, Retries(0, None)
         if left:
             with suppress(ClaimjobsError, sa.exc.SQLAlchemyError):
                 retries = self._queue.retries()
         self._phase = "ended"
-        self._show()
+        total = self._show().total
         gave_up = word is not None and not (word.at_once and left == 0)  # other consumers may have done these jobs
         return Summary(
             before=self._before,
@@ -397,15 +412,9 @@ class Supervisor:
             seconds=seconds,
             total=total,
             replaced=sum(child.restarts for child in self._children),
-            handed_back=total.reclaimed + self._reclaim_thread.reclaimed + self._forced_end.released,
+            handed_back=total.reclaimed + self._reclaims.reclaimed + self._reclaims.released,
             retries=retries.jobs,
             next_retry=retries.next_in,
             gave_up=word.error if word is not None and gave_up else None,
             table_missing=word is not None and word.table_missing,
         )
-
-
-def _messages_of(child: ProcessSlot) -> Iterator[Message]:
-    for message in child.messages():
-        child.note(message)
-        yield message

@@ -76,20 +76,8 @@ class Ended:
     """Whether the process itself got a SIGTERM."""
 
 
-@dataclass(frozen=True)
-class LogRecord:
-    """A log record that the supervisor shows, with its traceback and its fields."""
-
-    attributes: dict[str, Any]
-    """Plain values, see `log_records.sendable`."""
-
-    def log(self) -> None:
-        """Log it here, under its own logger."""
-        record = logging.makeLogRecord(self.attributes)
-        logging.getLogger(record.name).handle(record)
-
-
-Message = State | GaveUp | Ended | LogRecord
+Message = State | GaveUp | Ended | dict[str, Any]
+"""A dict is a log record, which the supervisor shows: plain values, see `log_records.sendable`."""
 
 
 class SupervisorPipe:
@@ -110,13 +98,13 @@ class SupervisorPipe:
         """Receive commands from now on."""
         threading.Thread(target=self._listen, name="supervisor pipe", daemon=True).start()
 
-    def stop_by_signal(self) -> None:
+    def stop_by_signal(self, _number: int) -> None:
         """Finish the open batch and end: this process got a SIGTERM. If its supervisor got none, it is replaced."""
         self.was_signalled = True
         self._worker.stop()
 
     def send(self, message: Message) -> None:
-        """Send a message. Errors are ignored: where the supervisor is gone `_listen` ends this process."""
+        """Send a message. Errors are ignored: where the supervisor is gone, `_listen` ends this process."""
         with contextlib.suppress(OSError), shielded(), self._sending:
             self._pipe.send(message)
 
@@ -131,16 +119,6 @@ class SupervisorPipe:
         finally:
             self._may_cancel = False
 
-    def _obey(self, command: Command) -> None:
-        if command == "stop":
-            self._worker.stop()
-            self._cancel_if_idle()
-            log.debug("told to stop: an open batch is finished", extra={"event": PROCESS_STOPPING})
-        elif command == "cancel":
-            self._cancel()
-        else:
-            self._worker.drain(retries=command == "drain retries")
-
     def _cancel_if_idle(self) -> None:
         """Cancel once: a second `Cancelled` would interrupt the end of the process."""
         if self._may_cancel:
@@ -150,13 +128,19 @@ class SupervisorPipe:
     def _listen(self) -> None:
         try:
             while True:
-                self._obey(self._pipe.recv())
+                command: Command = self._pipe.recv()
+                if command == "cancel":
+                    self._cancel()
+                elif command == "stop":
+                    self._worker.stop()
+                    self._cancel_if_idle()
+                    log.debug("told to stop: an open batch is finished", extra={"event": PROCESS_STOPPING})
+                else:
+                    self._worker.drain(retries=command == "drain retries")
         except EOFError:
-            self._orphaned("the supervisor has died")
+            why = "the supervisor has died"
         except OSError as error:
-            self._orphaned(f"the commands of the supervisor cannot be read ({error})")
-
-    def _orphaned(self, why: str) -> None:
+            why = f"the commands of the supervisor cannot be read ({error})"
         self.died = True
         self._worker.stop(GRACE + LAST_GRACE)
         words = "%s: process %d ends, and finishes its open batch within %g s, or releases it"
@@ -186,6 +170,6 @@ class LogToSupervisor(logging.Handler):
             self._stderr.emit(record)
             return
         try:
-            self._supervisor.send(LogRecord(sendable(record)))
+            self._supervisor.send(sendable(record))
         except Exception:  # of the record: wrong arguments, or a field without a text
             self.handleError(record)

@@ -11,7 +11,7 @@ import sqlalchemy as sa
 from claimjobs import Done, Fail, Job, Queue, SideCar, job_table, make, side_car_tables
 from claimjobs.dialects.types import Instant
 from claimjobs.errors import BadArgument, BatchMisused, BatchRolledBack, ColumnMissing
-from claimjobs.workers.handlers import JobHandler
+from claimjobs.workers.handlers import Handler
 from tests.backends import Backend
 from tests.conformance.owners import declare_dead
 
@@ -139,7 +139,7 @@ def test_a_handler_of_a_job_returns_them(backend: Backend, way: str) -> None:
     queue = queue_of(backend, 4)
     if way == "batch":
         with queue.claim() as batch:
-            JobHandler(handle, "handle", connected=False).handle(batch)
+            Handler(handle, "handle", "job").handle(batch)
     else:
         queue.work(handle if way == "threads" else ahandle, concurrency=2, drain=True)
     found = rows(backend)

@@ -11,7 +11,7 @@ import sqlalchemy as sa
 from claimjobs import Batch, Columns
 from claimjobs.errors import ColumnMissing, StateMissing
 from claimjobs.workers.consumer import consume
-from claimjobs.workers.handlers import BatchHandler
+from claimjobs.workers.handlers import Handler
 from tests.backends import Backend
 from tests.conformance.effects import EFFECTS, effects, raise_at, write
 
@@ -72,7 +72,7 @@ def test_a_failure_that_the_table_cannot_hold_is_told_in_one_line(
                     queue.stop()
                     batch.fail(job, "broken")
 
-        consume(queue, BatchHandler(work, "work"))
+        consume(queue, Handler(work, "work", "batch"))
     assert effects(backend) == ["1", "2"]
     [record] = [record for record in caplog.records if record.name == "claimjobs.consumer"]
     assert "table 'plain' has no column 'attempts'" in record.message

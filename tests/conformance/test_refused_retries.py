@@ -8,7 +8,7 @@ from claimjobs import Job, Queue, Retry
 from claimjobs.errors import OutcomeRefused
 from claimjobs.settle import stuck_jobs
 from claimjobs.workers.consumer import consume
-from claimjobs.workers.handlers import JobHandler
+from claimjobs.workers.handlers import Handler
 from tests.backends import Backend
 
 
@@ -51,7 +51,7 @@ def test_a_consumer_goes_on_beside_a_refused_retry(backend: Backend, monkeypatch
         done.append(job.e)
 
     queue.drain()
-    consume(queue, JobHandler(handle, "handle", connected=False), size=1)
+    consume(queue, Handler(handle, "handle", "job"), size=1)
     assert done == ["second"]
     backend.wait_for(lambda: queue.report.retried == 1, "the retry is written", 120)
     assert [(row["status"], row["attempts"]) for row in backend.rows()] == [("unclaimed", 1)]

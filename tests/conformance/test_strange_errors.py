@@ -11,7 +11,7 @@ import pytest
 from claimjobs import Batch, Job, Queue, Retry
 from claimjobs.settle.failures import Hooks
 from claimjobs.workers.consumer import consume
-from claimjobs.workers.handlers import BatchHandler, JobHandler
+from claimjobs.workers.handlers import Handler
 from tests.backends import Backend
 from tests.conformance.jobs import jobs
 
@@ -67,7 +67,7 @@ def test_an_exception_without_a_text_makes_its_job_fail(anywhere: Backend, kind:
             raise STRANGE[kind]()
 
     queue.drain()
-    consume(queue, JobHandler(handle, "handle", connected=False))
+    consume(queue, Handler(handle, "handle", "job"))
     [row] = anywhere.rows()
     assert (row["d"], row["status"], row["attempts"]) == ("0000", "dead", 1)
     assert row["last_error"].startswith(STRANGE[kind].__name__)
@@ -80,7 +80,7 @@ def test_an_exception_without_a_text_makes_its_batch_suspects(anywhere: Backend)
         raise Unsaid
 
     queue.drain(retries=True)
-    consume(queue, BatchHandler(handle, "handle"))
+    consume(queue, Handler(handle, "handle", "batch"))
     assert states(anywhere) == [("dead", 3)] * 2
 
 
@@ -127,7 +127,7 @@ def test_a_failure_is_recorded_whatever_logging_does(anywhere: Backend) -> None:
         raise ValueError(job.d)
 
     queue.drain(retries=True)
-    consume(queue, JobHandler(handle, "handle", connected=False))
+    consume(queue, Handler(handle, "handle", "job"))
     assert states(anywhere) == [("dead", 3)] * 2
 
 

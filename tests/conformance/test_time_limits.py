@@ -12,7 +12,7 @@ from claimjobs.database.error_translation import lasting
 from claimjobs.errors import NothingDone, ServerUnreachable, StatementTimedOut
 from claimjobs.workers import consumer
 from claimjobs.workers.consumer import consume
-from claimjobs.workers.handlers import BatchHandler
+from claimjobs.workers.handlers import Handler
 from tests.backends import Backend
 from tests.conformance.jobs import jobs
 from tests.conformance.test_explain import of
@@ -60,7 +60,7 @@ def test_a_handler_that_takes_longer_than_a_transaction_may_ends_the_run(
         batch.done()
 
     with pytest.raises(NothingDone, match=rf"connection lost after .*{name} = {seconds:g} s.*raise this limit"):
-        consume(queue, BatchHandler(handle, "handle"))
+        consume(queue, Handler(handle, "handle", "batch"))
     assert [row["status"] for row in backend.rows()] == ["unclaimed"]
 
 

@@ -10,7 +10,7 @@ from claimjobs import Batch, Queue, Retry, make, side_car_tables
 from claimjobs.contrib.advisory_locks import AdvisoryLocks
 from claimjobs.errors import KeyUnfit, NothingDone, Unreadable
 from claimjobs.workers.consumer import consume
-from claimjobs.workers.handlers import BatchHandler, JobHandler
+from claimjobs.workers.handlers import Handler
 from tests.backends import Backend
 from tests.conformance.jobs import dead_jobs, jobs
 
@@ -54,7 +54,7 @@ def left(backend: Backend) -> list[str]:
 def test_who_reads_it_fails_that_job_alone(backend: Backend, way: str, number: int) -> None:
     queue = spoiled(backend, number, **WAYS[way])
     with queue.claim(4) as batch:
-        JobHandler(lambda job: job.due, "due", connected=False).handle(batch)
+        Handler(lambda job: job.due, "due", "job").handle(batch)
     assert left(backend) == ["0001"]
     [dead] = dead_jobs(queue)
     assert "'due'" in dead.last_error
@@ -168,5 +168,5 @@ def test_a_value_that_a_handler_of_batches_reads_each_time_ends_its_loop_where_n
         assert [job.due for job in batch.jobs]
 
     with pytest.raises(NothingDone, match=r"5 batches.*'due' of the row with the key .*2026.*cannot be read"):
-        consume(queue, BatchHandler(read, "read"), size=2)
+        consume(queue, Handler(read, "read", "batch"), size=2)
     assert backend.run("DELETE FROM days WHERE status = 'unclaimed'") == 2

@@ -58,11 +58,11 @@ def test_a_run_goes_on_with_the_processes_that_the_system_grants(
     """The others are tried again; none is left behind, and the end does not wait for them."""
     start, refused = ProcessSlot.start, list[int]()
 
-    def granted(slot: ProcessSlot) -> None:
+    def granted(slot: ProcessSlot, *arguments: object) -> None:
         if slot.number > 1:
             refused.append(slot.number)
             raise BlockingIOError(errno.EAGAIN, "Resource temporarily unavailable")
-        start(slot)
+        start(slot, *arguments)
 
     monkeypatch.setattr(ProcessSlot, "start", granted)
     anywhere.queue().enqueue(rows(20))

@@ -12,7 +12,7 @@ import pytest
 from claimjobs import Job
 from claimjobs.callables import COROUTINE, deferred, unfinished
 from claimjobs.errors import BadHandler
-from claimjobs.workers.handlers import JobHandler, PoolHandler, handler_of
+from claimjobs.workers.handlers import handler_of
 
 
 async def sends(job: Any) -> None:
@@ -86,14 +86,14 @@ def test_a_function_that_does_not_work_when_called_is_no_handler(function: Calla
         with pytest.raises(BadHandler, match="'shop:send' is async, and takes a batch"):
             handler_of(function, "shop:send", per)
     elif per == "job":
-        assert handler_of(function, "shop:send", per) == PoolHandler(function, 10)
+        assert handler_of(function, "shop:send", per).concurrency == 10
         with pytest.raises(BadHandler, match="'shop:send' is async, and `--hold transaction` handles one job after"):
             handler_of(function, "shop:send", per, in_transaction=True)
 
 
 def test_a_plain_function_of_a_job_is_called_for_many_at_once_if_that_is_asked_for() -> None:
-    assert handler_of(run_by_asyncio, "shop:send", "job", concurrency=3) == PoolHandler(run_by_asyncio, 3)
-    assert isinstance(handler_of(run_by_asyncio, "shop:send", "job", concurrency=1), JobHandler)
+    assert handler_of(run_by_asyncio, "shop:send", "job", concurrency=3).concurrency == 3
+    assert handler_of(run_by_asyncio, "shop:send", "job", concurrency=1).concurrency is None
     with pytest.raises(BadHandler, match="'shop:send' is called for many jobs at once, and takes a batch"):
         handler_of(run_by_asyncio, "shop:send", "batch", concurrency=2)
 

@@ -23,7 +23,7 @@ def dies(pipe: Connection) -> None:
 
 
 def place() -> ProcessSlot:
-    return ProcessSlot(1, dies, lambda _: ())
+    return ProcessSlot(1, dies)
 
 
 def test_a_place_whose_processes_die_young_waits_twice_as_long_each_time() -> None:
@@ -32,10 +32,9 @@ def test_a_place_whose_processes_die_young_waits_twice_as_long_each_time() -> No
     assert child.process is not None
     assert wait([child.process.sentinel], 20)
     assert child.reap() == 7
-    waits = [child.replace_later() for _ in range(8)]
+    waits = [child.start_later() for _ in range(8)]
     doubled = [FIRST_WAIT * 2**n for n in range(1, 9)]
     assert waits == [min(seconds, LONGEST_WAIT) for seconds in doubled]
-    assert child.restarts == 8
     assert not child.due
 
 
@@ -66,9 +65,9 @@ def refuses(*_: object) -> None:
 def test_a_death_after_a_long_life_is_a_new_misfortune(monkeypatch: pytest.MonkeyPatch) -> None:
     child = place()
     monkeypatch.setattr("claimjobs.workers.process_slot.YOUNG", float("inf"))
-    assert [child.replace_later() for _ in range(2)] == [2 * FIRST_WAIT, 4 * FIRST_WAIT]
+    assert [child.start_later() for _ in range(2)] == [2 * FIRST_WAIT, 4 * FIRST_WAIT]
     monkeypatch.setattr("claimjobs.workers.process_slot.YOUNG", 0.0)
-    assert [child.replace_later() for _ in range(2)] == [FIRST_WAIT, FIRST_WAIT]
+    assert [child.start_later() for _ in range(2)] == [FIRST_WAIT, FIRST_WAIT]
 
 
 def test_the_same_error_again_and_again_ends_a_place() -> None:
