@@ -10,7 +10,7 @@ from typing import Any, Final
 
 import sqlalchemy as sa
 
-from claimjobs.batch.settle_and_claim import SettleAndClaim, settle_and_claim_for
+from claimjobs.batch.settle_and_claim import SettleAndClaim
 from claimjobs.claim.choose_strategy import strategy_for
 from claimjobs.claim.key_locking import KeyLocking, KeySweep
 from claimjobs.claim.key_search import KeySearch
@@ -59,7 +59,7 @@ class ClaimPlan:
     def way_to_settle_and_claim(self, settler: Settler) -> SettleAndClaim:
         """How a batch is settled and the next one claimed in one transaction. Built at the first call."""
         if self._settle_and_claim is None:
-            self._settle_and_claim = settle_and_claim_for(settler, self.strategy)
+            self._settle_and_claim = SettleAndClaim(settler, self.strategy)
         return self._settle_and_claim
 
     @cached_property

@@ -11,10 +11,7 @@ from claimjobs.claim.row_reader import RowReader
 from claimjobs.claim.strategy import NOTHING, ClaimRequest, ClaimResult
 from claimjobs.claim.written_claim import WrittenClaim, can_be_committed_unread
 from claimjobs.database.compiled_statement import CompiledStatement
-from claimjobs.database.transactions import lost_if_it_fails
-from claimjobs.job import key_of
 from claimjobs.statements.claim import claim_batch
-from claimjobs.statements.claim_rows import new_keys
 from claimjobs.statements.find import SIZE, KeysetOrder, Selection, keyset_order_of
 from claimjobs.table.backend import Backend
 from claimjobs.table.claim_rows import ClaimRows
@@ -27,7 +24,6 @@ class BatchStatement(WrittenClaim):
         super().__init__(backend, selection, RowReader(backend.roles, backend.dialect, before=1))
         self.claim_rows, self.sessions = claim_rows, backend.dialect.sessions
         self._order = order
-        self._left = new_keys(claim_rows)
 
     def build(self, selection: Selection) -> CompiledStatement:
         roles, dialect, owners = self._backend.roles, self._backend.dialect, self._backend.owners
@@ -43,15 +39,6 @@ class BatchStatement(WrittenClaim):
             return NOTHING
         claimed = self.result(connection, rows, request, owner=owner)
         return claimed._replace(batch=number if claimed.jobs else 0)
-
-    def without_taken(self, connection: sa.Connection, claimed: ClaimResult, request: ClaimRequest) -> ClaimResult:
-        """The result without the jobs that the second look took out of its claim row, because another one has them."""
-        new = {"claimjobs_new_me": claimed.owner, "claimjobs_new_number": claimed.batch}
-        with lost_if_it_fails(connection):
-            left = {key_of(row) for row in connection.execute(self._left, new)}
-        jobs = [job for job in claimed.jobs if job.key in left]
-        # There may be more: the next claim goes on from the same place.
-        return claimed._replace(jobs=jobs, found=request.limit, batch=claimed.batch if jobs else 0)
 
 
 def batch_statement(backend: Backend, selection: Selection, claim_rows: ClaimRows) -> BatchStatement | None:

@@ -58,43 +58,24 @@ def record_found(claim_rows: ClaimRows, found: sa.FromClause) -> sa.Insert:
 
 
 def settle_and_check(settle: sa.Delete | sa.Update, claim_rows: ClaimRows) -> sa.Select[int, int]:
-    """Settle the `meant` jobs of the claim row `number`. Take the jobs that another claim row has, too, out of the
-    claim row `new_number` of `new_me`. Two columns: 0; and how many jobs were taken out.
+    """Settle the `meant` jobs of the claim row `number`. Delete the claim row `new_number` of `new_me` if another claim
+    row has some of its jobs. Two columns: 0; and how many claim rows were deleted.
 
     `settle`: the statement that closes the claim row and writes its jobs. If it reaches fewer, this one raises an
     error, so that the transaction is rolled back.
     """
     settled = settle.cte("claimjobs_settled")
     checked = sa.case((_count(settled) == JOBS, sa.literal_column("'0'")), else_=NOT_WHOLE)
-    taken, *changes = _without_taken(claim_rows, _new(claim_rows))
-    return sa.select(sa.cast(checked, sa.Integer), _count(taken)).add_cte(*changes)
-
-
-def _without_taken(claim_rows: ClaimRows, new: sa.ColumnElement[bool]) -> tuple[sa.CTE, sa.CTE, sa.CTE]:
-    """The jobs of the new claim row that another claim row has, too; and the two statements that take them out. Only
-    one of the two finds a row.
-    """
+    table = claim_rows.table
+    new = sa.and_(claim_rows.of(NEW_ME), table.c.number == NEW_NUMBER)
     mine = claim_rows.keys(new).cte("claimjobs_new")
-    first, last = claim_rows.table.c.first_key, claim_rows.table.c.last_key
-    ends = [sa.select(end).where(new).correlate(None).scalar_subquery() for end in (first, last)]
+    ends = [
+        sa.select(end).where(new).correlate(None).scalar_subquery() for end in (table.c.first_key, table.c.last_key)
+    ]
     others = claim_rows.keys(sa.and_(claim_rows.overlap(*ends), ~new))
-    taken = sa.select(*mine.c).where(_one_of(mine, others)).cte("claimjobs_taken")
-    rest = sa.select(*mine.c).where(~_one_of(mine, sa.select(*taken.c))).cte("claimjobs_rest")
-    any_taken, any_left = sa.exists().select_from(taken), sa.exists().select_from(rest)
-    keys = sa.select(claim_rows.dialect.json_of_rows([*rest.c])).scalar_subquery()
-    table, number = claim_rows.table, claim_rows.table.c.number
-    shorten = sa.update(table).where(new, any_taken, any_left).values(keys=keys, jobs=_count(rest)).returning(number)
-    delete = sa.delete(table).where(new, any_taken, ~any_left).returning(number)
-    return taken, shorten.cte("claimjobs_shortened"), delete.cte("claimjobs_deleted")
-
-
-def new_keys(claim_rows: ClaimRows) -> sa.Select[Any]:
-    """The keys in the claim row `new_number` of `new_me`."""
-    return claim_rows.keys(_new(claim_rows))
-
-
-def _new(claim_rows: ClaimRows) -> sa.ColumnElement[bool]:
-    return sa.and_(claim_rows.of(NEW_ME), claim_rows.table.c.number == NEW_NUMBER)
+    taken = sa.exists().select_from(mine).where(_one_of(mine, others))
+    deleted = sa.delete(table).where(new, taken).returning(table.c.number).cte("claimjobs_deleted")
+    return sa.select(sa.cast(checked, sa.Integer), _count(deleted))
 
 
 def _one_of(keys: sa.CTE, some: sa.Select[Any]) -> sa.ColumnElement[bool]:

@@ -72,7 +72,7 @@ def _when_waited_for(backend: Backend, do: Any, connection: sa.Connection) -> No
 
 
 def test_a_settle_and_a_claim_per_batch_in_one_round_trip(backend: Backend) -> None:
-    """Another claim takes a job between the two statements, and the read of what is left fails."""
+    """Another claim takes a job between the two statements: the claim row is deleted, and the settle stands."""
     if not backend.dialect.pipelines:
         pytest.skip(f"on {backend.name} a loop claims as every claim does")
     backend.run(
@@ -84,20 +84,17 @@ def test_a_settle_and_a_claim_per_batch_in_one_round_trip(backend: Backend) -> N
     queue.enqueue(jobs(20))
     keys = [row["id"] for row in backend.rows()]
 
-    def taken_and_refused() -> None:
+    def taken() -> None:
         with backend.engine.begin() as connection:
             open_their_batch(connection, keys[8:9])
-        refusing.__enter__()
 
-    refusing = refused_after(engine, "claimjobs_batches", an_error(backend, "for good"))
     loop = queue.batches(2, where=sa.text("gate(d)"))
     for _ in range(LATER - 1):
         with next(loop) as batch:
             batch.done()
     fourth = next(loop)
-    with while_it_waits(backend, taken_and_refused), fourth:
+    with while_it_waits(backend, taken), fourth:
         fourth.done()
-    refusing.__exit__(None, None, None)
     assert (fourth.lost, queue.report.lost) == ((), 0)
     assert [row["id"] for row in backend.rows()] == keys[8:]
     with next(loop) as fifth:
