@@ -18,8 +18,8 @@ from claimjobs.dialects.types import Instant, database_now, statement_now
 from claimjobs.options import Liveness
 from claimjobs.statements import claim_rows, key_rows, owners, pause, purge, settle
 from claimjobs.statements import dead_jobs as dead
+from claimjobs.statements import enqueue as inserts
 from claimjobs.statements import idle as sleepers
-from claimjobs.statements import insert as inserts
 from claimjobs.statements import stored_jobs as stored
 from claimjobs.statements.claim import claim, claim_batch
 from claimjobs.statements.find import Selection, find, how_many, keyset_order_of
@@ -78,7 +78,7 @@ def built(family: str) -> dict[str, Any]:
             target, now, errors=dict.fromkeys((1, 2), "ValueError: ..."), delays={1: 0.75, 2: 0.6}
         ),
         **({} if dialect.returns_what_it_writes else {"still mine": settle.lock_mine(target)}),
-        "enqueue": inserts.insert_rows(roles).values(d=sa.bindparam("d"), e=sa.bindparam("e")),
+        "enqueue": inserts.insert_rows(roles.table).values(d=sa.bindparam("d"), e=sa.bindparam("e")),
         **_life(roles, dialect),
         **_reclaiming(roles, dialect),
         "list": _list(roles, dialect),

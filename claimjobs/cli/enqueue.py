@@ -18,7 +18,7 @@ from claimjobs.cli import exits
 from claimjobs.cli.console import command, data, number, say
 from claimjobs.cli.queue_options import Target, queue_options
 from claimjobs.cli.values import parsed_json, value_for
-from claimjobs.enqueue.duplicates import CHOICES, OnDuplicate
+from claimjobs.enqueue.unique_key import CHOICES, OnDuplicate
 from claimjobs.errors import BadRow
 from claimjobs.queue.queue import Queue
 from claimjobs.signals import stop_on_signals

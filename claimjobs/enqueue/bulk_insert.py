@@ -1,11 +1,12 @@
-"""Many rows of one shape for the driver: the statement and the types are prepared once, not for each row."""
+"""Many rows with the same columns: by COPY, or in an INSERT whose text and types are prepared once for all of them."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from datetime import date, datetime, time, timedelta
 from decimal import Decimal
+from functools import cached_property
 from itertools import chain
 from operator import itemgetter
 from types import NoneType
@@ -14,6 +15,7 @@ from uuid import UUID
 
 import sqlalchemy as sa
 
+from claimjobs.dialects import Dialect
 from claimjobs.enqueue.rows import Row
 
 FEW: Final = 100
@@ -25,6 +27,8 @@ _LENGTH: Final = 80
 _KNOWN: Final = {*_SHORT, NoneType, str, bytes}
 _MOST_PARAMETERS: Final = 65_535
 """The limit of a prepared statement."""
+_PLACE: Final = re.compile(r"(?<!%)%\((\w+)\)s")
+"""A parameter by name, in a text for a driver."""
 
 
 class RowValues:
@@ -46,25 +50,73 @@ class RowValues:
         return list(zip(*written, strict=True))
 
 
-@dataclass(frozen=True)
-class Prepared:
-    """An INSERT of rows of one shape, as text for the driver: its head, and the parameters of a row."""
+class BulkInsert:
+    """Writes many rows at a time into one table, where that is the same as what SQLAlchemy would write."""
 
-    head: str
-    group: str
-    values: RowValues
+    def __init__(self, connection: sa.Connection, table: sa.Table, dialect: Dialect) -> None:
+        self._connection, self._table, self._dialect = connection, table, dialect
+        self._ways: dict[frozenset[str], tuple[RowValues, str] | None] = {}
+        """By the columns of rows: what reads their values, and the INSERT of a row. None: SQLAlchemy writes them."""
 
-    def run(self, connection: sa.Connection, rows: Sequence[Row], joined: int) -> None:
-        """Insert the rows: in one statement if it has at most `joined` bytes, else by the driver's `executemany`."""
-        tuples = self.values.rows(rows)
-        flat = tuple(chain.from_iterable(tuples)) if joined else ()
-        if flat and len(flat) <= _MOST_PARAMETERS and _size(flat) <= joined:
-            connection.exec_driver_sql(self.head + ", ".join([self.group] * len(rows)), flat)
+    def write(self, rows: Sequence[Row]) -> bool:
+        """Write rows that have the same columns. False: none was written, and SQLAlchemy must."""
+        columns = frozenset(rows[0])
+        if columns not in self._ways:
+            self._ways[columns] = self._way(rows[0])
+        way = self._ways[columns]
+        if way is None:
+            return False
+        values, text = way
+        tuples = values.rows(rows)
+        if not self._dialect.copies:
+            self._insert(text, tuples)
+            return True
+        of_columns = zip(values.names, zip(*tuples, strict=True), strict=True)
+        if copies := all(self._copyable[name](column) for name, column in of_columns):
+            self._dialect.copy(self._connection, self._table, values.names, tuples)
+        return copies
+
+    def _way(self, row: Row) -> tuple[RowValues, str] | None:
+        """None where SQLAlchemy must translate a schema, or compute defaults of Python for columns that are left out,
+        or where a column cannot be copied.
+
+        A tuple is cheaper to read than a mapping, for us and for the driver. Drivers of the style `pyformat` take both.
+        """
+        translated = self._connection.get_execution_options().get("schema_translate_map")
+        completed = {column.key for column in self._table.columns if column.default is not None}
+        if not row or translated or not row.keys() >= completed:
+            return None
+        names, text = list(row), ""
+        if self._dialect.copies:
+            if not row.keys() <= self._copyable.keys():
+                return None
         else:
-            connection.exec_driver_sql(self.head + self.group, tuples)
+            compiled: Any = (
+                sa.insert(self._table).inline().compile(self._connection, column_keys=names, for_executemany=True)
+            )
+            text = _PLACE.sub("%s", compiled.string)
+            names = compiled.positiontup or _PLACE.findall(compiled.string)
+            if sorted(names) != sorted(row):
+                return None  # the compiler has changed a name
+        types = {name: self._table.c[name].type for name in names}
+        return RowValues(types, self._connection.dialect), text
+
+    @cached_property
+    def _copyable(self) -> Mapping[str, Callable[[Iterable[Any]], bool]]:
+        return self._dialect.copyable(self._connection, self._table)
+
+    def _insert(self, text: str, tuples: list[tuple[Any, ...]]) -> None:
+        """In one statement, if it is short enough for that; else by the driver's `executemany`."""
+        longest = self._dialect.joins_rows
+        flat = tuple(chain.from_iterable(tuples)) if longest else ()
+        if flat and len(flat) <= _MOST_PARAMETERS and size_in_sql(flat) <= longest:
+            head, values, row = text.rpartition(" VALUES ")
+            self._connection.exec_driver_sql(head + values + ", ".join([row] * len(tuples)), flat)
+        else:
+            self._connection.exec_driver_sql(text, tuples)
 
 
-def _size(values: tuple[Any, ...]) -> float:
+def size_in_sql(values: tuple[Any, ...]) -> float:
     """An upper bound of the bytes of these values in a statement; infinite if a type is unknown."""
     kinds = set(map(type, values))
     if not kinds <= _KNOWN:
@@ -72,39 +124,3 @@ def _size(values: tuple[Any, ...]) -> float:
     text = "".join(values if kinds == {str} else (value for value in values if type(value) is str))
     data = sum(len(value) for value in values if type(value) is bytes) if bytes in kinds else 0
     return len(values) * _LENGTH + len(text) * (2 if text.isascii() else 8) + data * 2  # any character may be escaped
-
-
-def prepared(connection: sa.Connection, statement: sa.Insert, shape: Iterable[str]) -> Prepared | None:
-    """An INSERT of rows with these columns. None where only SQLAlchemy can run it: it must translate a schema, or
-    compute defaults of Python for columns that are left out; or the driver has no parameters by place.
-
-    A tuple is cheaper to read than a mapping, for us and for the driver. Drivers of the style `pyformat` take both.
-    """
-    names = list(shape)
-    if not names or connection.get_execution_options().get("schema_translate_map"):
-        return None
-    compiled: Any = statement.compile(connection, column_keys=names, for_executemany=True)
-    order = _Order()
-    if compiled.positional:
-        text, order.names = compiled.string, compiled.positiontup
-    elif compiled.dialect.paramstyle == "pyformat" and "%%" not in compiled.string:
-        text = compiled.string % order
-    else:
-        return None
-    head, _, group = text.rpartition(" VALUES (")
-    if sorted(order.names) != sorted(names) or group.count("%s") != len(names):
-        return None
-    types = {name: compiled.binds[name].type for name in order.names}
-    return Prepared(f"{head} VALUES ", f"({group}", RowValues(types, connection.dialect))
-
-
-class _Order(dict[str, str]):
-    """Records the order in which names are looked up while a text is formatted."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.names: list[str] = []
-
-    def __missing__(self, name: str) -> str:
-        self.names.append(name)
-        return "%s"

@@ -9,8 +9,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence, Sized
 from contextlib import AbstractContextManager, suppress
-from functools import cached_property
-from typing import Any, Final
+from typing import Final
 
 import sqlalchemy as sa
 
@@ -28,15 +27,14 @@ from claimjobs.database.transactions import (
     undoing,
 )
 from claimjobs.dialects import Dialect, Key
-from claimjobs.enqueue.bulk_insert import FEW, Prepared, RowValues, prepared
-from claimjobs.enqueue.duplicates import CHOICES, TRIES, Duplicates, OnDuplicate
+from claimjobs.enqueue.bulk_insert import FEW, BulkInsert
 from claimjobs.enqueue.notifier import Notifier
-from claimjobs.enqueue.rows import Chunk, RepeatableRows, Row, RowSizes, chunks, culprit
-from claimjobs.enqueue.unique_key import UniqueKey
+from claimjobs.enqueue.rows import Chunk, Row, chunks, misfit, size_of
+from claimjobs.enqueue.unique_key import CHOICES, OnDuplicate, UniqueKey
 from claimjobs.errors import BadArgument, BadRow
 from claimjobs.job import key_of
 from claimjobs.report import Report
-from claimjobs.statements.insert import insert_rows
+from claimjobs.statements.enqueue import insert_rows
 from claimjobs.table.backend import Backend
 from claimjobs.table.roles import ColumnRoles
 
@@ -48,6 +46,8 @@ CONFLICTS: Final = ("deadlock", "lock timeout", "serialization")
 """Conflicts between producers that insert the same unique keys in a different order."""
 EVERY: Final = 5
 """If so many rows are refused alone, and no other was inserted, an error that does not name a row is about none."""
+TRIES: Final = 5
+"""How often a row is tried whose job is there and gone by turns."""
 UNSENDABLE: Final = (TypeError, ValueError, OverflowError)
 """Errors of drivers for a value that they cannot send."""
 
@@ -60,11 +60,11 @@ class Enqueuer:
     ) -> None:
         """`patience`: for how many seconds a transaction of our own is tried again after a conflict."""
         self._engine = engine
-        self._backend, self._roles, self._dialect = backend, backend.source, backend.dialect
+        self._backend, self.roles, self._dialect = backend, backend.source, backend.dialect
         self.notifier = notifier
         self._patience = patience
         self._report = report
-        self._keys: dict[tuple[str, ...], UniqueKey] = {}
+        self._keys: dict[tuple[tuple[str, ...], OnDuplicate], UniqueKey] = {}
         """The unique keys for which the database was asked."""
 
     def enqueue(
@@ -81,28 +81,27 @@ class Enqueuer:
 
         With `unique`, our own transaction is tried again after a conflict with another producer.
         """
-        several = self._with_trace_context([rows] if isinstance(rows, Mapping) else rows)
         if on_duplicate not in CHOICES or (on_duplicate != "skip" and not unique):
             what = "goes with `unique`" if on_duplicate in CHOICES else "is unknown"
             step = f"choose one of {', '.join(CHOICES)}, and give `unique`"
             raise BadArgument(f"on_duplicate={on_duplicate!r} {what}: {step}")
-        insert = Insert(self._roles, self._dialect, on_bad)
+        several = self._with_trace_context([rows] if isinstance(rows, Mapping) else rows)
+        insert = Insert(self.roles, self._dialect, on_bad)
         if caller is not None:
             connection = connection_in(caller)
-            key = self._key(connection, unique)
-            count = insert.insert_all(connection, several, key, self._duplicates(key, on_duplicate))
+            count = insert.run(connection, several, self._key(connection, unique, on_duplicate))
             self.notifier.wake_after_commit(connection, count)
             return count
         if not unique:
             return self._insert_and_commit(insert, several, unique, on_duplicate)
-        repeatable = RepeatableRows(several)
+        several = list(several)  # an iterator has them only once
         backoff, deadline = Backoff(FIRST_PAUSE, LONGEST_PAUSE, least=0.0), time.monotonic() + self._patience
         while True:
             try:
-                return self._insert_and_commit(insert, repeatable, unique, on_duplicate)
+                return self._insert_and_commit(insert, several, unique, on_duplicate)
             except sa.exc.DBAPIError as error:
                 kind = self._dialect.errors.transient_kind(error)
-                if repeatable.broken or kind not in CONFLICTS:
+                if kind not in CONFLICTS:
                     raise
                 self._report.transients[kind] += 1
                 if time.monotonic() >= deadline:
@@ -111,7 +110,7 @@ class Enqueuer:
 
     def _with_trace_context(self, rows: Iterable[Row]) -> Iterable[Row]:
         """The rows with the current trace context, if the table has a column for it. A value that is given stays."""
-        column = self._roles.traceparent
+        column = self.roles.traceparent
         context = None if column is None else tracing.traceparent()
         if column is None or context is None:
             return rows
@@ -124,8 +123,7 @@ class Enqueuer:
         with connected(self._engine) as own:
             if level := self._level(own, is_single=_is_single(rows), rereads=bool(unique)):
                 own.execution_options(isolation_level=level)
-            key = self._key(own, unique)
-            count = insert.insert_all(own, rows, key, self._duplicates(key, on_duplicate))
+            count = insert.run(own, rows, self._key(own, unique, on_duplicate))
             own.commit()
             if level != AUTOCOMMIT and self._dialect.switches_autocommit_freely:
                 with suppress(sa.exc.DBAPIError), raised_as_sqlalchemy_does(own):  # the rows are committed
@@ -144,13 +142,11 @@ class Enqueuer:
         # In AUTOCOMMIT, which may be the engine's default, nothing could be rolled back.
         return isolation if unfit or commits_by_itself(own, unknown=True) else None
 
-    def _key(self, connection: sa.Connection, unique: tuple[str, ...]) -> UniqueKey | None:
-        if unique and unique not in self._keys:
-            self._keys[unique] = UniqueKey(connection, self._roles, unique, self._dialect)
-        return self._keys.get(unique)
-
-    def _duplicates(self, key: UniqueKey | None, how: OnDuplicate) -> Duplicates | None:
-        return None if key is None or how == "skip" else Duplicates(self._backend, key, how)
+    def _key(self, connection: sa.Connection, unique: tuple[str, ...], on_duplicate: OnDuplicate) -> UniqueKey | None:
+        wanted = unique, on_duplicate
+        if unique and wanted not in self._keys:
+            self._keys[wanted] = UniqueKey(connection, self._backend, unique, on_duplicate)
+        return self._keys.get(wanted)
 
 
 def _is_single(rows: Iterable[Row]) -> bool:
@@ -163,8 +159,7 @@ class Insert:
 
     _connection: sa.Connection
     _key: UniqueKey | None
-    _duplicates: Duplicates | None
-    _statement: sa.Insert
+    _bulk: BulkInsert
     _doubtful: list[BadRow] | None
     """Rows that were refused by an error that may be about every row; None: a row was inserted, so it is not."""
 
@@ -174,19 +169,14 @@ class Insert:
         self._reported: set[int] = set()
         self._tries: Counter[int] = Counter()
         """How often each row was not inserted, and its job was gone afterwards."""
-        self._sizes = RowSizes(dialect)
-        self._prepared: dict[frozenset[str], Prepared | None] = {}
-        self._copied: dict[frozenset[str], RowValues | None] = {}
 
-    def insert_all(
-        self, connection: sa.Connection, rows: Iterable[Row], key: UniqueKey | None, duplicates: Duplicates | None
-    ) -> int:
+    def run(self, connection: sa.Connection, rows: Iterable[Row], key: UniqueKey | None) -> int:
         """Insert rows, but those whose unique key is in the table; return how many were inserted, or changed.
 
         Rows before one that raises BadRow stay in the transaction: the caller decides whether to commit.
         """
-        self._connection, self._key, self._duplicates, self._doubtful = connection, key, duplicates, []
-        self._statement = insert_rows(self._roles) if key is None else key.insert
+        self._connection, self._key, self._doubtful = connection, key, []
+        self._bulk = BulkInsert(connection, self._table, self._dialect)
         inserted = 0
         for found in chunks(rows, self._roles, end_at_bad=self._on_bad is None):
             if isinstance(found, BadRow):
@@ -196,46 +186,40 @@ class Insert:
         self._raise_doubtful()
         return inserted
 
-    def _tell(self, bad: BadRow) -> None:
-        if self._on_bad is None:
-            raise bad
-        if bad.line not in self._reported:
-            self._reported.add(bad.line)
-            self._on_bad(bad)
-
     def _insert(self, chunk: Chunk) -> int:
         """Insert a chunk; return how many of its rows were inserted."""
         if self._key is not None and chunk:
-            missing = self._key.missing_in(chunk.rows[0])
-            lacks = None if self._duplicates is None else self._duplicates.lacks(chunk.rows[0])
-            if why := f"column {missing!r} of the unique key is missing" if missing else lacks:
+            if why := self._key.misfit(chunk.rows[0]):
                 for number, row in zip(chunk.numbers, chunk.rows, strict=True):
                     self._tell(BadRow(number, why, row))
                 return 0
-            keeps_last = self._duplicates is not None and self._duplicates.keeps_last
-            chunk = self._key.distinct(chunk, keeps_last=keeps_last)
-        inserted = self._try(chunk) if chunk else 0
-        if not isinstance(inserted, int):
-            return self._refused(chunk, inserted)
-        if chunk:
-            doubtful, self._doubtful = self._doubtful, None
-            for bad in doubtful or ():
-                self._tell(bad)
-        return inserted
+            chunk = self._key.distinct(chunk)
+        if not chunk:
+            return 0
+        written = self._try(chunk)
+        if not isinstance(written, int):
+            return self._refused(chunk, written)
+        doubtful, self._doubtful = self._doubtful, None
+        for bad in doubtful or ():
+            self._tell(bad)
+        return written
 
     def _try(self, chunk: Chunk) -> int | Exception:
         """Insert a chunk, or return the error by which its rows were refused. Other errors are raised."""
         try:
-            self._sizes.check(self._connection, chunk.rows)
+            self._check_sizes(chunk.rows)
             with undoing(self._connection), self._in_utc():
-                if self._key is not None and self._dialect.skips_duplicates:
-                    rows = self._connection.execute(self._statement, [dict(row) for row in chunk.rows]).all()
-                    keys = set(map(key_of, rows))
-                    return len(keys) if len(keys) == len(chunk) else len(keys) + self._change(chunk, but=keys)
-                return self._write(chunk.rows)
+                if self._key is not None and self._key.insert is not None:
+                    rows = self._connection.execute(self._key.insert, [dict(row) for row in chunk.rows])
+                    inserted = set(map(key_of, rows))
+                    changed = self._change(chunk, but=inserted) if len(inserted) < len(chunk) else 0
+                    return len(inserted) + changed
+                # By COPY, or in an INSERT that is prepared once for all rows; else as SQLAlchemy does.
+                if len(chunk) < FEW or not self._bulk.write(chunk.rows):
+                    self._connection.execute(insert_rows(self._table), [dict(row) for row in chunk.rows])
+                return len(chunk)
         except (sa.exc.StatementError, *UNSENDABLE) as error:
-            if isinstance(error, sa.exc.DBAPIError) and not self._may_be_of_a_row(error):
-                raise
+            self._raise_unless_of_a_row(error)
             return error
 
     def _in_utc(self) -> AbstractContextManager[None]:
@@ -244,53 +228,19 @@ class Insert:
         """
         return in_utc(self._connection, self._dialect, depends=self._roles.depend_on_zone)
 
-    # --- four ways to write rows of one shape ------------------------------------------------------------
+    def _check_sizes(self, rows: Sequence[Row]) -> None:
+        """Raise ValueError for a row that is larger than the largest statement that the server takes.
 
-    def _write(self, rows: Sequence[Row]) -> int:
-        """Write rows by COPY; or in one INSERT, or by the driver's `executemany`, both prepared once for all rows; or,
-        if they are few, as SQLAlchemy does. Returns how many were inserted.
+        Some servers answer such a statement by closing the connection. The driver says then that it was lost, which
+        looks like an outage, and the caller's transaction is gone.
         """
-        if len(rows) < FEW or not (self._copy(rows) or self._write_prepared(rows)):
-            self._connection.execute(self._statement, [dict(row) for row in rows])
-        return len(rows)
-
-    def _copy(self, rows: Sequence[Row]) -> bool:
-        """Send rows by COPY, if that writes the same values as an INSERT would."""
-        values = self._values_to_copy(rows[0]) if self._dialect.copies else None
-        if values is None:
-            return False
-        written = values.rows(rows)
-        columns = zip(values.names, zip(*written, strict=True), strict=True)
-        if not all(self._copyable[name](column) for name, column in columns):
-            return False
-        self._dialect.copy(self._connection, self._table, values.names, written)
-        return True
-
-    def _values_to_copy(self, row: Row) -> RowValues | None:
-        """How to read the values of rows of this shape. None where a copy cannot write all of them, or SQLAlchemy adds
-        something: it must translate a schema, or compute defaults of Python.
-        """
-        shape = frozenset(row)
-        if shape not in self._copied:
-            translated = self._connection.get_execution_options().get("schema_translate_map")
-            completed = [column.key for column in self._table.columns if column.default is not None]
-            fits = shape and not translated and shape.issuperset(completed) and shape <= self._copyable.keys()
-            types = {name: self._table.c[name].type for name in row}
-            self._copied[shape] = RowValues(types, self._connection.dialect) if fits else None
-        return self._copied[shape]
-
-    @cached_property
-    def _copyable(self) -> Mapping[str, Any]:
-        return self._dialect.copyable(self._connection, self._table)
-
-    def _write_prepared(self, rows: Sequence[Row]) -> bool:
-        shape = frozenset(rows[0])
-        if shape not in self._prepared:
-            self._prepared[shape] = prepared(self._connection, self._statement, rows[0])
-        statement = self._prepared[shape]
-        if statement is not None:
-            statement.run(self._connection, rows, self._dialect.joins_rows)
-        return statement is not None
+        sessions = self._dialect.sessions
+        largest = 0 if sessions.statement_limit is None else max(map(size_of, rows))
+        if largest and largest > (most := sessions.largest_statement(self._connection)):
+            raise ValueError(
+                f"it has {largest:,} bytes in a statement, and the server takes {most:,} ({sessions.statement_limit}): "
+                "store a reference to the data, or raise that limit"
+            )
 
     # --- rows that are refused ---------------------------------------------------------------------------
 
@@ -317,14 +267,13 @@ class Insert:
 
     def _change(self, chunk: Chunk, *, but: Container[Key]) -> int:
         """Change the jobs that are there; return how many. Rows whose job is gone meanwhile are inserted."""
-        if self._duplicates is None:
+        if self._key is None or not self._key.changes:
             return 0
         try:
             with undoing(self._connection), self._in_utc():
-                changed, gone = self._duplicates.change(self._connection, chunk, but=but)
+                changed, gone = self._key.change(self._connection, chunk, but=but)
         except (sa.exc.StatementError, *UNSENDABLE) as error:
-            if isinstance(error, sa.exc.DBAPIError) and not self._may_be_of_a_row(error):
-                raise
+            self._raise_unless_of_a_row(error)
             if len(chunk) > 1:
                 return sum(self._change(half, but=but) for half in chunk.halves)
             self._tell(self._bad_row(chunk, error))
@@ -336,10 +285,23 @@ class Insert:
         return changed + self._insert(gone.only([self._tries[number] <= TRIES for number in gone.numbers]))
 
     def _bad_row(self, chunk: Chunk, refusal: Exception) -> BadRow:
-        """The only row of a chunk, which was refused."""
-        bad = BadRow(chunk.numbers[0], culprit(chunk.rows[0], self._table) or reason(refusal), chunk.rows[0])
+        """The only row of a chunk, which was refused. Some databases say only that a value is too large."""
+        row, columns = chunk.rows[0], self._table.c
+        flaws = [
+            f"column {name!r}: {flaw}"
+            for name, value in row.items()
+            if name in columns and (flaw := misfit(columns[name].type, value))
+        ]
+        bad = BadRow(chunk.numbers[0], flaws[0] if flaws else reason(refusal), row)
         bad.__cause__ = refusal
         return bad
+
+    def _tell(self, bad: BadRow) -> None:
+        if self._on_bad is None:
+            raise bad
+        if bad.line not in self._reported:
+            self._reported.add(bad.line)
+            self._on_bad(bad)
 
     def _raise_doubtful(self) -> None:
         """Raise the error by which each row was refused, if none was inserted: a missing column, for example."""
@@ -351,17 +313,18 @@ class Insert:
         never_sent = isinstance(error, (sa.exc.DataError, sa.exc.ProgrammingError))
         return self._dialect.errors.refuses_row(error) or (self._dialect.errors.code(error) is None and never_sent)
 
-    def _may_be_of_a_row(self, error: sa.exc.DBAPIError) -> bool:
-        """Whether other rows may be inserted after this error. A trigger may raise any error for one row.
+    def _raise_unless_of_a_row(self, error: Exception) -> None:
+        """Raise an error after which other rows may not be inserted. A trigger may raise any error for one row.
 
-        It may not after an outage, a conflict, an interruption, or a time limit: a slow server refuses every row, and a
-        row may have waited for the key of another producer. Nor if the table is missing or must not be written.
+        It is raised after an outage, a conflict, an interruption, or a time limit: a slow server refuses every row, and
+        a row may have waited for the key of another producer. Also if the table is missing or must not be written.
         """
+        if not isinstance(error, sa.exc.DBAPIError):
+            return
         errors = self._dialect.errors
         code = errors.code(error)
-        if errors.broken_kind(error) or errors.transient_kind(error):
-            return False
         missing = errors.missing_name(error) if code in errors.missing_table else None
-        if self._table.name in (missing, errors.denied_table(error)):
-            return False
-        return code is not None or self._is_of_a_row(error)
+        passes = errors.broken_kind(error) or errors.transient_kind(error)
+        is_of_the_table = self._table.name in (missing, errors.denied_table(error))
+        if passes or is_of_the_table or (code is None and not self._is_of_a_row(error)):
+            raise error

@@ -92,14 +92,7 @@ class Notifier:
             return
         if isolation_of(connection) in self._dialect.reads_that_lock:
             return
-        if self._try(connection, rows) and self._dialect.interrupts:
-            if connection not in self._followed:
-                self._followed.add(connection)
-                sa.event.listen(connection, "commit", self._commits)
-            self._waiting[transaction] = self._waiting.get(transaction, 0) + rows
-
-    def _try(self, connection: sa.Connection, rows: int) -> list[int]:
-        """Choose owners. The first time in a savepoint: a user who may only insert must not lose the transaction."""
+        # The first time in a savepoint: a user who may only insert must not lose the transaction.
         known, self._may = self._may, None  # if a right was revoked meanwhile, the next call uses a savepoint again
         try:
             with contextlib.nullcontext() if known else savepoint(connection):
@@ -109,9 +102,13 @@ class Notifier:
                 self._fails(error)
             if self._may is not False:
                 raise
-            return []
+            return
         self._may = True
-        return chosen
+        if chosen:
+            if connection not in self._followed:
+                self._followed.add(connection)
+                sa.event.listen(connection, "commit", self._commits)
+            self._waiting[transaction] = self._waiting.get(transaction, 0) + rows
 
     def _commits(self, connection: sa.Connection) -> None:
         """Called before a commit. SQLAlchemy has no event for its end, so a thread waits for it."""

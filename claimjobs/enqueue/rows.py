@@ -10,7 +10,6 @@ from typing import Any, Final
 
 import sqlalchemy as sa
 
-from claimjobs.dialects import Dialect
 from claimjobs.errors import BadRow
 from claimjobs.table.acceptance import integer_range
 from claimjobs.table.columns import UNCLAIMED
@@ -35,7 +34,8 @@ SMALL: Final = 100_000
 """Characters and bytes of a row that fits everywhere, however they are encoded and escaped."""
 _HEAD: Final = 1_000
 """Bytes for the rest of the statement."""
-_ESCAPED: Final = "'\"\\\n\r\0\x1a"
+_ESCAPED: Final = b"'\"\\\n\r\0\x1a"
+_TEXTS: Final = (str, bytes, bytearray)
 
 
 @dataclass(frozen=True)
@@ -70,8 +70,7 @@ def chunks(rows: Iterable[Any], roles: ColumnRoles, *, end_at_bad: bool) -> Iter
     reserved: Sequence[str] = ()
     for number, row in enumerate(rows, 1):
         same = (type(row) is dict or isinstance(row, Mapping)) and row.keys() == shape
-        misfit = None if same else check.misfit(row)
-        names = reserved if same or misfit else check.reserved(row)
+        misfit, names = (None, reserved) if same else check.columns(row)
         misfit = misfit or check.flaw(row, names)
         is_full = end_at_bad if misfit else not same or len(alike) == AT_ONCE
         if alike and is_full:
@@ -80,34 +79,12 @@ def chunks(rows: Iterable[Any], roles: ColumnRoles, *, end_at_bad: bool) -> Iter
         if misfit:
             yield BadRow(number, misfit, row)
             continue
-        shape, reserved = (shape, reserved) if same else (frozenset(row), names)
+        if not same:
+            shape, reserved = frozenset(row), names
         numbers.append(number)
         alike.append(row)
     if alike:
         yield Chunk(numbers, alike)
-
-
-class RepeatableRows:
-    """Rows that can be iterated over several times, even if their source gives them only once."""
-
-    def __init__(self, rows: Iterable[Row]) -> None:
-        self._rest = iter(rows)
-        self._seen: list[Row] = []
-        self.broken = False
-        """Whether the source raised an error. The rows after it are unknown."""
-
-    def __iter__(self) -> Iterator[Row]:
-        yield from self._seen
-        try:
-            for row in self._rest:
-                self._seen.append(row)
-                yield row
-        except Exception:
-            self.broken = True
-            raise
-
-
-# --- without the database ------------------------------------------------------------------------------------
 
 
 class RowCheck:
@@ -121,18 +98,15 @@ class RowCheck:
             del found["owner_date"]  # it is the date of the last change
         self._role_of = {column.key: role for role, column in found.items() if column is not None}
 
-    def misfit(self, row: Any) -> str | None:
-        """Why rows with these columns do not fit; None: they do."""
+    def columns(self, row: Any) -> tuple[str | None, Sequence[str]]:
+        """Why rows with these columns do not fit, or None; and the columns whose values must be checked."""
         if not isinstance(row, Mapping):
-            return f"{row!r} is no mapping of column names to values"
+            return f"{row!r} is no mapping of column names to values", ()
         unknown = [name for name in row if name not in self._roles.table.c]
         if unknown:
-            return f"table {self._roles.name!r} has no column {unknown[0]!r}: it has {', '.join(self._roles.columns)}"
-        return None
-
-    def reserved(self, row: Row) -> Sequence[str]:
-        """The columns of this row whose values must be checked."""
-        return [name for name in row if name in self._role_of or name == self._status]
+            has = ", ".join(self._roles.columns)
+            return f"table {self._roles.name!r} has no column {unknown[0]!r}: it has {has}", ()
+        return None, [name for name in row if name in self._role_of or name == self._status]
 
     def flaw(self, row: Row, names: Sequence[str]) -> str | None:
         """Why the values in these reserved columns forbid to enqueue the row; None: they do not."""
@@ -151,16 +125,6 @@ class RowCheck:
 # --- values --------------------------------------------------------------------------------------------------
 
 
-def culprit(row: Row, table: sa.Table) -> str | None:
-    """The first column that cannot hold its value, and why: some databases say only that a value is too large. None:
-    only the database can tell.
-    """
-    for name, value in row.items():
-        if name in table.c and (flaw := misfit(table.c[name].type, value)):
-            return f"column {name!r}: {flaw}"
-    return None
-
-
 def misfit(type_: sa.types.TypeEngine[Any], value: Any) -> str | None:
     """Why a column of this type cannot hold a value, as far as that is known without the database."""
     if isinstance(value, str) and "\0" in value:
@@ -173,43 +137,14 @@ def misfit(type_: sa.types.TypeEngine[Any], value: Any) -> str | None:
     return None if least <= value <= most else f"{value} is out of its range, {least} to {most}"
 
 
-class RowSizes:
-    """Refuses a row that is larger than the largest statement that the server takes, before it is sent.
-
-    Some servers answer such a statement by closing the connection. The driver says then that it was lost, which looks
-    like an outage, and the caller's transaction is gone.
-    """
-
-    def __init__(self, dialect: Dialect) -> None:
-        self._sessions = dialect.sessions
-        self._largest: int | None = None
-
-    def check(self, connection: sa.Connection, rows: Sequence[Row]) -> None:
-        """Raise ValueError if a row is too large for a statement of its own."""
-        if self._sessions.statement_limit is None:
-            return
-        for row in rows:
-            if sum(map(_length, row.values())) > SMALL:
-                if self._largest is None:
-                    self._largest = self._sessions.largest_statement(connection)
-                size = _HEAD + sum(map(_bytes, row.values()))
-                if size > self._largest:
-                    raise ValueError(
-                        f"it has {size:,} bytes in a statement, and the server takes {self._largest:,} "
-                        f"({self._sessions.statement_limit}): store a reference to the data, or raise that limit"
-                    )
-
-
-def _length(value: Any) -> int:
-    """Characters or bytes of a value, as far as it is cheap to know; 0 for numbers and instants."""
-    if isinstance(value, (str, bytes, bytearray)):
-        return len(value)
-    return len(str(value)) if isinstance(value, (dict, list, tuple)) else 0
-
-
-def _bytes(value: Any) -> int:
-    """The bytes of a value in a statement, about."""
-    if isinstance(value, (bytes, bytearray)):
-        return len(value) + sum(value.count(character.encode()) for character in _ESCAPED)
-    text = value if isinstance(value, str) else json.dumps(value, default=str)
-    return len(text.encode(errors="replace")) + sum(map(text.count, _ESCAPED))
+def size_of(row: Row) -> int:
+    """The bytes of a row in a statement, about; 0 for a row that is surely small, which is cheap to know."""
+    long = [value for value in row.values() if isinstance(value, (*_TEXTS, dict, list, tuple))]
+    if sum(len(value if isinstance(value, _TEXTS) else str(value)) for value in long) <= SMALL:
+        return 0
+    size = _HEAD
+    for value in long:
+        text = value if isinstance(value, _TEXTS) else json.dumps(value, default=str)
+        data = text.encode(errors="replace") if isinstance(text, str) else text
+        size += len(data) + sum(map(data.count, _ESCAPED))
+    return size

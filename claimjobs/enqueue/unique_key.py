@@ -1,61 +1,97 @@
-"""A unique key: rows whose values of its columns are in the table already are left out of an enqueue."""
+"""A unique key, and what an enqueue does with a row whose values of its columns are in the table already."""
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable
+from collections.abc import Container, Hashable, Iterable
 from datetime import datetime
-from typing import Any
+from typing import Any, Final, Literal, get_args
 
 import sqlalchemy as sa
 
-from claimjobs.dialects import Dialect
+from claimjobs.dialects import Key
+from claimjobs.dialects.types import database_now
 from claimjobs.enqueue.rows import Chunk, Row
-from claimjobs.errors import ColumnMissing, UnfitTable, unique_index
+from claimjobs.errors import BadArgument, ColumnMissing, UnfitTable, unique_index
 from claimjobs.instants import in_utc
-from claimjobs.statements import insert as statements
+from claimjobs.job import key_of
+from claimjobs.statements import enqueue as statements
+from claimjobs.statements.job_rows import job_rows
+from claimjobs.table.backend import Backend
+from claimjobs.table.columns import CLAIMED, DEAD, DONE, UNCLAIMED
 from claimjobs.table.definitions import not_unique_by
-from claimjobs.table.roles import ColumnRoles, is_whole
+from claimjobs.table.roles import is_whole
+
+OnDuplicate = Literal["skip", "replace", "postpone", "again"]
+"""Of a row whose unique key the table has: "skip" leaves it out. "replace" writes its values into a job that waits, and
+"postpone" its `run_at`. "again" lets the job run once more, if it is claimed, done or dead."""
+CHOICES: Final = get_args(OnDuplicate)
 
 
 class UniqueKey:
-    """Columns with a unique index over them."""
+    """Columns with a unique index over them. It changes jobs that are there: rows are locked first, so what is seen of
+    their states is still so.
+    """
 
-    def __init__(self, connection: sa.Connection, roles: ColumnRoles, names: tuple[str, ...], dialect: Dialect) -> None:
-        """Raises ColumnMissing, BadArgument for a column that claimjobs writes, or UnfitTable with the statement that
-        creates the index.
+    def __init__(
+        self, connection: sa.Connection, backend: Backend, names: tuple[str, ...], on_duplicate: OnDuplicate
+    ) -> None:
+        """Raises ColumnMissing; BadArgument for a column that claimjobs writes, and with a side-car, which has the
+        state of a job; or UnfitTable with the statement that creates the index.
         """
+        roles, dialect = backend.source, backend.dialect
         for name in names:
             if name not in roles.table.c:
                 raise ColumnMissing(roles.name, name, "enqueueing by a unique key", roles.quote)
             if roles.table.c[name] not in (*roles.key, *roles.payload):
                 raise not_unique_by(roles.name, name)
-        self.columns = columns = tuple(roles.table.c[name] for name in names)
-        self._names, self._table, self._errors = tuple(column.name for column in columns), roles.table, dialect.errors
-        self._indexes = _unique_indexes(connection, roles.table, set(names), dialect.primary)
+        self.names, self._how, self._roles, self._dialect = names, on_duplicate, roles, dialect
+        self._columns = columns = tuple(roles.table.c[name] for name in names)
+        self._indexes = _unique_indexes(connection, roles.table, {column.name for column in columns}, dialect.primary)
         if not self._indexes:
             raise UnfitTable(
                 f"table {roles.name!r} has no unique index over {', '.join(names)}, so nothing keeps a second such job "
                 f"out: {unique_index(roles.name, names, roles.quote)}"
             )
+        self.insert = statements.insert_new(roles, dialect, columns) if dialect.skips_duplicates else None
+        """Inserts rows, and leaves out those that are there. None: an INSERT of such a row is refused."""
         self._there = statements.there(roles, dialect, columns)
-        self.insert: sa.Insert = statements.insert_rows(roles)
-        """The statement that inserts rows: it leaves out those that are there, or it is refused."""
-        if dialect.skips_duplicates:
-            self.insert = statements.insert_new(roles, dialect, columns)
+        self.changes = on_duplicate != "skip"
+        if not self.changes:
+            return
+        if backend.user_table is not None:
+            raise BadArgument(
+                f"on_duplicate={on_duplicate!r} cannot see the state of a job, which is kept in a side-car: leave out "
+                "the rows that are there, by on_duplicate='skip'"
+            )
+        self._now = now = database_now()
+        self._lock = statements.lock_there(roles, dialect, columns)
+        self._states = statements.states(roles, dialect, job_rows(backend, now).state)
+        if on_duplicate == "again":
+            self._mark, self._renew = statements.mark(roles, dialect), statements.renew(roles, dialect, now)
+        elif on_duplicate == "postpone":
+            self._run_at = roles.need("run_at", "postponing a job").key
 
-    def missing_in(self, row: Row) -> str | None:
-        """The first column of the key that rows of this shape lack."""
-        return next((name for name in self._names if name not in row), None)
+    def misfit(self, row: Row) -> str | None:
+        """Why rows with the columns of this one do not fit."""
+        if missing := next((name for name in self.names if name not in row), None):
+            return f"column {missing!r} of the unique key is missing"
+        if self._how == "postpone" and self._run_at not in row:
+            return f"column {self._run_at!r} is missing, to which a job that waits would be postponed"
+        return None
 
-    def distinct(self, chunk: Chunk, *, keeps_last: bool) -> Chunk:
-        """The first row of each key, or the last. Only the database finds rows that are equal by its collation."""
+    def distinct(self, chunk: Chunk) -> Chunk:
+        """The last row of each key, if that one is written into its job, else the first. Only the database finds rows
+        that are equal by its collation.
+        """
         seen: set[Hashable] = set()
         new: list[bool] = []
-        step = -1 if keeps_last else 1
-        for values in map(self._values, chunk.rows[::step]):
+        step = -1 if self._how in ("replace", "postpone") else 1
+        for values in map(self._comparable_of, chunk.rows[::step]):
             new.append(values is None or values not in seen)
             seen.add(values)
         return chunk.only(new[::step])
+
+    # --- rows that are in the table ----------------------------------------------------------------------
 
     def new_ones(self, connection: sa.Connection, chunk: Chunk, refusal: Exception) -> Chunk:
         """The rows that are not in the table, as far as Python can tell, of a chunk that was refused for a duplicate.
@@ -65,43 +101,82 @@ class UniqueKey:
         would not find one that was deleted since, nor a value that the column rounds or trims.
         """
         if len(chunk) == 1:
-            return chunk.only([self._errors.refusing_index(refusal, self._table.name) not in self._indexes])
-        seen = self._read(connection, self._there, [self.given(row) for row in chunk.rows if self._values(row)])
-        found = set(map(self.comparable, self._read(connection, self._there.with_for_update(read=True), seen)))
-        return chunk.only([self._values(row) not in found for row in chunk.rows])
+            return chunk.only(
+                [self._dialect.errors.refusing_index(refusal, self._roles.table.name) not in self._indexes]
+            )
+        given = [self._given(row) for row in chunk.rows if self._comparable_of(row)]
+        seen = _rows_with(connection, self._there, given)
+        found = set(map(_comparable, _rows_with(connection, self._there.with_for_update(read=True), seen)))
+        return chunk.only([self._comparable_of(row) not in found for row in chunk.rows])
 
-    def _read(
-        self, connection: sa.Connection, statement: sa.Select[Any], values: list[tuple[Any, ...]]
-    ) -> list[tuple[Any, ...]]:
-        keys = [each if len(each) > 1 else each[0] for each in values]
-        return [tuple(row) for row in connection.execute(statement, {"values": keys})] if keys else []
+    def change(self, connection: sa.Connection, chunk: Chunk, *, but: Container[Key]) -> tuple[int, Chunk]:
+        """Change the jobs of these rows, `but` those with these keys, which were just inserted: how many were changed,
+        and the rows whose job is gone meanwhile.
+        """
+        size, given = len(self._roles.key), [self._given(row) for row in chunk.rows]
+        rows = _rows_with(connection, self._lock, given)
+        there = {_comparable(row[size:]): key_of(row[:size]) for row in rows}
+        keys = [there.get(_comparable(values)) for values in given]
+        if len(chunk) == 1 and len(rows) == 1:
+            keys = [key_of(rows[0][:size])]  # the database may compare in another way than Python
+        wanted = {key: row for key, row in zip(keys, chunk.rows, strict=True) if key is not None and key not in but}
+        changed = self._change_all(connection, wanted) if wanted else 0
+        return changed, chunk.only([key is None for key in keys])
 
-    def given(self, row: Row) -> tuple[Any, ...]:
-        """The values of the key in a row."""
-        return tuple(row[name] for name in self._names)
+    def _change_all(self, connection: sa.Connection, wanted: dict[Key, Row]) -> int:
+        states: dict[str, list[Key]] = {}
+        for state, *key in connection.execute(self._states, {"claimjobs_keys": list(wanted)}):
+            states.setdefault(state, []).append(key_of(key))
+        waiting = states.get(UNCLAIMED, [])
+        if self._how == "again":
+            ended, claimed = [*states.get(DONE, ()), *states.get(DEAD, ())], states.get(CLAIMED, [])
+            if self._roles.claim_rows is not None and connection.get_isolation_level() != self._dialect.isolation:
+                claimed += waiting  # the claim row may be younger than the caller's snapshot
+            for statement, some in ((self._mark, claimed), (self._renew, ended)):
+                if some:
+                    connection.execute(statement, {"claimjobs_keys": some})
+            return len(ended) + len(claimed)
+        if waiting:
+            names = [self._run_at] if self._how == "postpone" else list(wanted[waiting[0]])
+            found_by = {*self._roles.key, *self._columns, self._roles.status}
+            names = [name for name in names if self._roles.table.c[name] not in found_by]
+            statement = statements.overwrite(self._roles, self._now, names, renews=self._how == "replace")
+            values = [statements.overwriting(key, [wanted[key][name] for name in names]) for key in waiting]
+            connection.execute(statement, values)
+        return len(waiting)
 
-    def _values(self, row: Row) -> Hashable:
+    # --- values ------------------------------------------------------------------------------------------
+
+    def _given(self, row: Row) -> tuple[Any, ...]:
+        return tuple(row[name] for name in self.names)
+
+    def _comparable_of(self, row: Row) -> Hashable:
         """The values that Python compares; None where a value is NULL, because NULL equals nothing, or has no hash."""
-        given = self.given(row)
-        return None if None in given else self.comparable(given)
+        given = self._given(row)
+        return None if None in given else _comparable(given)
 
-    @staticmethod
-    def comparable(values: Iterable[Any]) -> Hashable:
-        """The values, with instants in UTC, because not every column keeps the zone; None if a value has no hash."""
-        plain = tuple(in_utc(value) if isinstance(value, datetime) else value for value in values)
-        return plain if all(isinstance(value, Hashable) for value in plain) else None
+
+def _comparable(values: Iterable[Any]) -> Hashable:
+    """The values, with instants in UTC, because not every column keeps the zone; None if a value has no hash."""
+    plain = tuple(in_utc(value) if isinstance(value, datetime) else value for value in values)
+    return plain if all(isinstance(value, Hashable) for value in plain) else None
+
+
+def _rows_with(
+    connection: sa.Connection, statement: sa.Select[Any], values: list[tuple[Any, ...]]
+) -> list[tuple[Any, ...]]:
+    keys = [each if len(each) > 1 else each[0] for each in values]
+    return [tuple(row) for row in connection.execute(statement, {"values": keys})] if keys else []
 
 
 def _unique_indexes(
     connection: sa.Connection, table: sa.Table, columns: set[str], primary: str | None
 ) -> frozenset[str | None]:
     """The names of the unique indexes over these columns; `primary` is the name of a primary key without one."""
-    found, name, schema = sa.inspect(connection), table.name, table.schema
-    key = found.get_pk_constraint(name, schema)
-    indexes = [index for index in found.get_indexes(name, schema) if index["unique"] and is_whole(index)]
-    unique: list[tuple[str | None, Any]] = [
-        (key["name"] or primary, key["constrained_columns"]),
-        *((one["name"], one["column_names"]) for one in found.get_unique_constraints(name, schema)),
-        *((one["name"], one["column_names"]) for one in indexes),
-    ]
-    return frozenset(index for index, over in unique if set(over) == columns)
+    found = sa.inspect(connection)
+    key = found.get_pk_constraint(table.name, table.schema)
+    names = {primary if key["name"] is None else key["name"]} if set(key["constrained_columns"]) == columns else set()
+    for index in found.get_indexes(table.name, table.schema):
+        if index["unique"] and is_whole(index) and set(index["column_names"]) == columns:
+            names.add(index["name"])
+    return frozenset(names)

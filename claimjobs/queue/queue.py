@@ -20,10 +20,9 @@ from claimjobs.database.connect import engine_of
 from claimjobs.database.transactions import CallersTransaction, connection_in
 from claimjobs.dialects import Dialect
 from claimjobs.dialects.types import database_now
-from claimjobs.enqueue.duplicates import OnDuplicate
 from claimjobs.enqueue.enqueuer import OnBad, Rows
-from claimjobs.enqueue.recurring import OnTick, RecurringRows
-from claimjobs.enqueue.schedule import Schedule
+from claimjobs.enqueue.recurring import OnTick, RecurringRows, Schedule
+from claimjobs.enqueue.unique_key import OnDuplicate
 from claimjobs.errors import BadArgument
 from claimjobs.errors.dropped import refuse_parameters
 from claimjobs.job import Job
@@ -235,10 +234,10 @@ class Queue(QueueOperations):
         Raises BadArgument, ColumnMissing for a table without `run_at`, and as `enqueue`.
         """
         names = (unique,) if isinstance(unique, str) else tuple(unique)
-        plan, source = Schedule(schedule, zone), self._access.backend.source
-        recurring = RecurringRows(source, plan, rows, tick=tick, unique=names)
+        plan = Schedule(schedule, zone)
+        recurring = RecurringRows(self._access.enqueuer, plan, rows, tick=tick, unique=names)
         with self._access.connector() as connector:
-            recurring.run(self._access.enqueuer, connector, self._control, on_tick or (lambda _tick, _count: None))
+            recurring.run(connector, self._control, on_tick)
 
     # --- claiming --------------------------------------------------------------------------------------
 

@@ -20,7 +20,7 @@ from claimjobs.errors import BadArgument, ColumnMissing, WriteSwallowed
 from claimjobs.job import key_of
 from claimjobs.options import LEAVE, Finish
 from claimjobs.settle.outcomes import MANY, Outcomes
-from claimjobs.statements import duplicates, owners, side_car
+from claimjobs.statements import enqueue, owners, side_car
 from claimjobs.statements import settle as statements
 from claimjobs.table.backend import Backend
 from claimjobs.table.roles import ColumnRoles
@@ -157,8 +157,8 @@ class JobsTable(OutcomeTable):
         super().__init__(backend, record, now)
         self._delete = OutcomeWrite(CompiledStatement(statements.delete(self.target)))
         self._still_mine = statements.still_mine(self.target)
-        self._marked = None if self.roles.run_again is None else duplicates.marked(self.roles, self.dialect)
-        self._renew = OutcomeWrite(CompiledStatement(duplicates.renew(self.roles, self.dialect, now)))
+        self._marked = None if self.roles.run_again is None else enqueue.marked(self.roles, self.dialect)
+        self._renew = OutcomeWrite(CompiledStatement(enqueue.renew(self.roles, self.dialect, now)))
 
     @cached_property
     def _keep(self) -> OutcomeWrite:

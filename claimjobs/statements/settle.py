@@ -10,7 +10,7 @@ import sqlalchemy as sa
 
 from claimjobs.dialects import Dialect, Key
 from claimjobs.statements.claim_rows import close
-from claimjobs.statements.duplicates import unmarked
+from claimjobs.statements.enqueue import unmarked
 from claimjobs.statements.find import counted
 from claimjobs.table.claim_rows import ClaimRows
 from claimjobs.table.columns import DEAD, DONE, UNCLAIMED

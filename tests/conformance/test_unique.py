@@ -272,19 +272,13 @@ def test_producers_in_each_others_way_are_tried_again(backend: Backend) -> None:
     both_have_one = threading.Barrier(2, timeout=120)
     come: dict[str, int] = {}
 
-    def rows(*customers: str) -> Iterator[dict[str, Any]]:
-        first, second = customers
-        yield from visits(first)
-        yield from visits("nobody else" + first, priority=1)  # another shape: the first is inserted before this
-        if first not in tried:
-            tried.add(first)
-            both_have_one.wait()
-        yield from visits(second)
+    def wait_for_the_other(_bad: BadRow) -> None:
+        both_have_one.wait()
 
-    tried: set[str] = set()
-
-    def run(mine: Queue, *customers: str) -> None:
-        come[customers[0]] = mine.enqueue(rows(*customers), unique=KEY)
+    def run(mine: Queue, first: str, second: str) -> None:
+        nobody = visits("nobody else" + first, priority=1)  # another shape: the first is inserted before this
+        rows = [*visits(first), *nobody, {"no such column": 1}, *visits(second)]
+        come[first] = mine.enqueue(rows, unique=KEY, on_bad=wait_for_the_other)
 
     ways = ((queue, "a", "b"), (other, "b", "a"))
     threads = [threading.Thread(target=run, args=way) for way in ways]

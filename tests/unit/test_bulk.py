@@ -12,7 +12,7 @@ import sqlalchemy as sa
 from pymysql.converters import escape_item
 from sqlalchemy.dialects import mysql
 
-from claimjobs.enqueue.bulk_insert import RowValues, _size
+from claimjobs.enqueue.bulk_insert import RowValues, size_in_sql
 
 VALUES: list[Any] = [
     None,
@@ -35,23 +35,23 @@ VALUES: list[Any] = [
 
 
 @pytest.mark.parametrize("value", VALUES, ids=lambda value: repr(value)[:20])
-def test_the_size_of_a_value_is_never_underestimated(value: Any) -> None:
+def test_thesize_in_sql_of_a_value_is_never_underestimated(value: Any) -> None:
     written = escape_item(value, "utf8mb4")
-    assert _size((value,)) >= len(f"({written}), ".encode("utf8", "surrogateescape"))
-    assert _size((value,) * 1_000) >= 1_000 * len(f"({written}), ".encode("utf8", "surrogateescape"))
+    assert size_in_sql((value,)) >= len(f"({written}), ".encode("utf8", "surrogateescape"))
+    assert size_in_sql((value,) * 1_000) >= 1_000 * len(f"({written}), ".encode("utf8", "surrogateescape"))
 
 
 def test_values_of_several_kinds_count_all() -> None:
     texts, data = ("x" * 1_000,) * 3, (b"y" * 1_000,) * 4
-    assert _size((*texts, *data, 1, None)) >= 7_000
+    assert size_in_sql((*texts, *data, 1, None)) >= 7_000
 
 
-def test_the_size_of_what_is_not_known_has_no_bound() -> None:
+def test_thesize_in_sql_of_what_is_not_known_has_no_bound() -> None:
     class Text(str):
         __slots__ = ()
 
-    assert _size(("x", Text("x"))) == float("inf")
-    assert _size(("x", {"a": 1})) == float("inf")
+    assert size_in_sql(("x", Text("x"))) == float("inf")
+    assert size_in_sql(("x", {"a": 1})) == float("inf")
 
 
 def test_values_are_read_by_name_and_written_by_their_types() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
 
-from claimjobs.enqueue.schedule import Schedule
+from claimjobs.enqueue.recurring import Schedule
 
 
 def first(schedule: Schedule, instant: datetime, count: int = 3) -> list[str]:

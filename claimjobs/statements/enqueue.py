@@ -1,8 +1,8 @@
-"""Jobs that an enqueue finds in the table by their unique key: lock them, and change them by their state."""
+"""Enqueue: insert jobs, and find, lock and change those that the table has already, by a unique key."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import sqlalchemy as sa
@@ -11,6 +11,24 @@ from claimjobs.dialects import Dialect
 from claimjobs.table.columns import UNCLAIMED
 from claimjobs.table.job_state import Column
 from claimjobs.table.roles import ColumnRoles
+
+
+def insert_rows(table: sa.Table) -> sa.Insert:
+    """Insert jobs. Run it with a list of mappings with equal keys; other columns have their defaults.
+
+    It is inline: the new key of a single row is not read back.
+    """
+    return sa.insert(table).inline()
+
+
+def insert_new(roles: ColumnRoles, dialect: Dialect, unique: Sequence[Column]) -> sa.Insert:
+    """Insert jobs, but not those whose values of `unique` the table has; returns the keys of the inserted ones."""
+    return dialect.insert_unless_there(roles.table, unique).returning(*roles.key)
+
+
+def there(roles: ColumnRoles, dialect: Dialect, unique: Sequence[Column]) -> sa.Select[Any]:
+    """Which of the `values` of the columns `unique` this transaction sees in the table."""
+    return sa.select(*unique).select_from(roles.table).where(dialect.among(unique, "values"))
 
 
 def lock_there(roles: ColumnRoles, dialect: Dialect, unique: Sequence[Column]) -> sa.Select[Any]:
@@ -29,32 +47,42 @@ def states(roles: ColumnRoles, dialect: Dialect, state: sa.ColumnElement[Any]) -
 
 def mark(roles: ColumnRoles, dialect: Dialect) -> sa.Update:
     """Mark the claimed jobs `keys`, so that they run once more after their settle."""
-    values = {roles.need("run_again", "running a job once more"): _flag(roles, marked=True)}
-    return dialect.restrict_to_keys(sa.update(roles.table).values(values), roles.key, roles.key_index)
+    column = roles.need("run_again", "running a job once more")
+    return dialect.restrict_to_keys(
+        sa.update(roles.table).values({column: _flag(column, True)}), roles.key, roles.key_index
+    )
 
 
 def marked(roles: ColumnRoles, dialect: Dialect) -> sa.Select[Any]:
     """Those of the jobs `keys` that are marked."""
-    rows = sa.select(*roles.key).where(roles.need("run_again", "settling a job") == _flag(roles, marked=True))
-    return dialect.restrict_to_keys(rows, roles.key, roles.key_index)
+    column = roles.need("run_again", "settling a job")
+    return dialect.restrict_to_keys(
+        sa.select(*roles.key).where(column == _flag(column, True)), roles.key, roles.key_index
+    )
+
+
+def unmarked(roles: ColumnRoles) -> dict[Any, Any]:
+    """The value of a job that runs anyway."""
+    return {} if roles.run_again is None else {roles.run_again: _flag(roles.run_again, False)}
 
 
 def renew(roles: ColumnRoles, dialect: Dialect, now: sa.ColumnElement[Any]) -> sa.Update:
     """Make the jobs `keys` unclaimed and due, as if they had never run."""
-    update = sa.update(roles.table).values({**_new(roles, now), **_disowned(roles)})
+    date = roles.owner_date if roles.owner_date is not None and roles.owner_date.nullable else None
+    nobody = {column: None for column in (roles.owner_id, date) if column is not None}
+    update = sa.update(roles.table).values({**_new(roles, now), **nobody, **roles.state.becomes(UNCLAIMED)})
     return dialect.restrict_to_keys(update, roles.key, roles.key_index)
 
 
 def overwrite(roles: ColumnRoles, now: sa.ColumnElement[Any], names: Iterable[str], *, renews: bool) -> sa.Update:
     """Write these columns of a waiting job. For many: run it with the parameters of `overwriting` for each."""
-    columns = [roles.table.c[name] for name in names]
-    given: Mapping[Any, Any] = {
-        column: sa.bindparam(f"claimjobs_new_{number}", type_=column.type) for number, column in enumerate(columns)
-    }
-    is_key = (
+    values: dict[Any, Any] = _new(roles, now) if renews else {}
+    for number, column in enumerate(roles.table.c[name] for name in names):
+        values[column] = sa.bindparam(f"claimjobs_new_{number}", type_=column.type)
+    is_key = [
         column == sa.bindparam(f"claimjobs_key_{number}", type_=column.type) for number, column in enumerate(roles.key)
-    )
-    return sa.update(roles.table).where(*is_key).values({**(_new(roles, now) if renews else {}), **given})
+    ]
+    return sa.update(roles.table).where(*is_key).values(values)
 
 
 def overwriting(key: Any, values: Iterable[Any]) -> dict[str, Any]:
@@ -64,24 +92,12 @@ def overwriting(key: Any, values: Iterable[Any]) -> dict[str, Any]:
     return by_key | {f"claimjobs_new_{number}": value for number, value in enumerate(values)}
 
 
-def unmarked(roles: ColumnRoles) -> dict[Any, Any]:
-    """The value of a job that runs anyway."""
-    return {} if roles.run_again is None else {roles.run_again: _flag(roles, marked=False)}
-
-
 def _new(roles: ColumnRoles, now: sa.ColumnElement[Any]) -> dict[Any, Any]:
     """The values of a job that has not run yet."""
     fresh = {roles.attempts: 0, roles.suspect: 0, roles.run_at: now, roles.last_error: None}
     return {column: value for column, value in fresh.items() if column is not None} | unmarked(roles)
 
 
-def _disowned(roles: ColumnRoles) -> dict[Any, Any]:
-    date = roles.owner_date if roles.owner_date is not None and roles.owner_date.nullable else None
-    nobody = {column: None for column in (roles.owner_id, date) if column is not None}
-    return {**nobody, **roles.state.becomes(UNCLAIMED)}
-
-
-def _flag(roles: ColumnRoles, *, marked: bool) -> Any:
+def _flag(column: Column, is_set: bool) -> bool | int:
     """The value of `run_again`, which may be a number."""
-    column = roles.run_again
-    return marked if column is not None and isinstance(column.type, sa.Boolean) else int(marked)
+    return is_set if isinstance(column.type, sa.Boolean) else int(is_set)
