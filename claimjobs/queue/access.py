@@ -12,6 +12,7 @@ from functools import cached_property
 import sqlalchemy as sa
 
 from claimjobs.claim.record import record_of
+from claimjobs.control import Control
 from claimjobs.database.clock import in_utc
 from claimjobs.database.connect import connected
 from claimjobs.database.connection import Connector
@@ -30,26 +31,22 @@ from claimjobs.settle.failures import Failures
 from claimjobs.settle.outcome_table import outcome_table
 from claimjobs.settle.settler import OnDone, Settler
 from claimjobs.table.backend import Backend
-from claimjobs.table.reflection import MARK_LOST, default_finish, lost_mark, sentence
+from claimjobs.table.reflection import MARK_LOST, default_finish, lost_mark
 
 log = logging.getLogger("claimjobs.queue")
 
 
 class Access:
-    """The database of a Queue. What it has read is kept. In another process than the one that made it, it raises
-    CrossedFork.
+    """What the parts of a Queue share: its settings, and its database. What was read of that is kept. In another
+    process than the one that made it, it raises CrossedFork.
     """
 
-    def __init__(self, engine: sa.Engine, settings: Settings, report: Report) -> None:
-        self.engine = engine
-        self._settings = settings
-        self._report = report
+    def __init__(self, engine: sa.Engine, settings: Settings, report: Report, control: Control) -> None:
+        self.engine, self.settings, self.report, self.control = engine, settings, report, control
         self._process = os.getpid()
         self.preparing = threading.RLock()
         """Locked while something is read or made for the first time."""
         self._backend: Backend | None = None
-        self._finish: tuple[Finish | None] | None = None
-        self._enqueuer: Enqueuer | None = None
 
     @property
     def backend(self) -> Backend:
@@ -58,7 +55,7 @@ class Access:
             raise CrossedFork
         with self.preparing:
             if self._backend is None:
-                self._backend = self._settings.inspect(self.engine)
+                self._backend = self.settings.inspect(self.engine)
             return self._backend
 
     def must_claim(self) -> Backend:
@@ -72,8 +69,8 @@ class Access:
 
     def connector(self) -> closing[Connector]:
         """A connection of its own, beside the one that claims, for a `with` block."""
-        backend, liveness = self.backend, self._settings.liveness
-        return closing(Connector(self.engine, backend.dialect, liveness, self._report, tables=backend.tables_in_use))
+        backend, liveness = self.backend, self.settings.liveness
+        return closing(Connector(self.engine, backend.dialect, liveness, self.report, tables=backend.tables_in_use))
 
     @contextmanager
     def connected_in_utc(self) -> Iterator[sa.Connection]:
@@ -94,35 +91,31 @@ class Access:
                 f"a {type(self.engine.pool).__name__} gives one connection to two users at a time, so two transactions "
                 "would be one: make the engine without `poolclass`, or with `poolclass=NullPool`"
             )
-        if self._settings.liveness.session_lock:
+        if self.settings.liveness.session_lock:
             require_session_lock(self.engine, self.backend.dialect, self.backend.source.table)
 
     # --- enqueueing and reclaiming -----------------------------------------------------------------------
 
-    @property
+    @cached_property
     def enqueuer(self) -> Enqueuer:
         """Inserts rows and wakes idle owners."""
-        backend = self.backend
-        with self.preparing:
-            if self._enqueuer is None:
-                liveness = self._settings.liveness
-                notifier = Notifier(self.engine, backend, session_locks=liveness.session_lock is not False)
-                self._enqueuer = Enqueuer(self.engine, backend, notifier, liveness.patience, report=self._report)
-            return self._enqueuer
+        backend, liveness = self.backend, self.settings.liveness
+        notifier = Notifier(self.engine, backend, session_locks=liveness.session_lock is not False)
+        return Enqueuer(self.engine, backend, notifier, liveness.patience, report=self.report)
 
     @cached_property
     def failures(self) -> Failures:
         """Reports the failed jobs of settles."""
-        return Failures(self.backend.source.name, self.backend.roles, self._settings.hooks)
+        return Failures(self.backend.source.name, self.backend.roles, self.settings.hooks)
 
     def reclaims(self) -> Settler:
         """Writes the outcomes of jobs of dead owners."""
-        return Settler(outcome_table(self.backend, record_of(self.backend), self._settings.now), None)
+        return Settler(outcome_table(self.backend, record_of(self.backend), self.settings.now), None)
 
     @contextmanager
     def reaper(self) -> Iterator[Reaper]:
         """Reclaims jobs, through a connection of its own."""
-        backend, retry = self.must_claim(), self._settings.retry
+        backend, retry = self.must_claim(), self.settings.retry
         with self.connector() as connector:
             connector.transaction(ClaimsCheck(backend).run, patience=1)
             reaper = Reaper(connector, backend, self.reclaims(), retry, failures=self.failures)
@@ -136,27 +129,20 @@ class Access:
     @property
     def on_done(self) -> OnDone:
         """What happens to done jobs: the setting, or the default of the table. Raises DoneUndecided."""
-        chosen = self._settings.on_done
-        found = self.default_finish if chosen is None else chosen
+        found = self.default_finish if self.settings.on_done is None else self.settings.on_done
         if found is None:
             raise DoneUndecided(self.backend.source.name)
         return found
 
-    @property
+    @cached_property
     def default_finish(self) -> Finish | None:
         """What happens to done jobs without a setting. The database is asked once."""
         backend = self.backend
         if backend.user_table is not None:
             return "keep"
-        if self._finish is None:
-            with connected(self.engine) as connection:
-                self._finish = (default_finish(connection, backend.roles),)
-                if self._finish[0] != "delete" and (fix := lost_mark(connection, backend.roles.table)):
-                    fields = {"event": COMMENTS_LOST, "queue": backend.source.name, "fix": fix}
-                    log.warning("table %s: %s: %s", fields["queue"], MARK_LOST, fix, extra=fields)
-        return self._finish[0]
-
-    @property
-    def done_jobs(self) -> str:
-        """What happens to done jobs, as a sentence. Raises DoneUndecided."""
-        return sentence(self.backend.source, self.on_done, beside=self.backend.user_table is not None)
+        with connected(self.engine) as connection:
+            found = default_finish(connection, backend.roles)
+            if found != "delete" and (fix := lost_mark(connection, backend.roles.table)):
+                fields = {"event": COMMENTS_LOST, "queue": backend.source.name, "fix": fix}
+                log.warning("table %s: %s: %s", fields["queue"], MARK_LOST, fix, extra=fields)
+        return found

@@ -6,17 +6,17 @@ import contextlib
 import math
 import time
 from collections.abc import Generator, Iterator
-from typing import Final, Literal, Protocol
+from typing import Any, Final, Literal
 
 import sqlalchemy as sa
 
 from claimjobs.backoff import Backoff
 from claimjobs.batch.batch import Batch
 from claimjobs.batch.hold import Following
-from claimjobs.claim.strategy import NOTHING
-from claimjobs.errors import BatchMisused, ReadOnly, ServerUnreachable, StatementTimedOut
+from claimjobs.errors import BadArgument, BatchMisused, ReadOnly, ServerUnreachable, StatementTimedOut
 from claimjobs.lease.sleeper import WakeCondition
 from claimjobs.queue.consumer import Consumer
+from claimjobs.statements.pause import resumed
 from claimjobs.table.predicates import Where
 
 Drain = bool | Literal["retries"]
@@ -42,42 +42,35 @@ LONGEST_WAIT: Final = 1.0
 """The longest time in seconds that a loop stays awake between two sleeps."""
 
 
-class Source(Protocol):
-    """Where the batches of a loop come from."""
-
-    where: Where
-
-    def next_batch(self) -> Batch:
-        """The next batch. It may be empty."""
-
-    def has_worked(self) -> bool:
-        """Whether it has settled jobs by itself since the last batch."""
-
-    def close(self) -> None:
-        """The loop has ended: release what it did not ask for."""
-
-
 class BatchLoop:
-    """The batches of one loop, without empty ones. Iterate over it once."""
+    """The batches of one loop, without empty ones. Iterate over it once.
+
+    Leaving a batch settles it and claims the next one, in one transaction. A batch that the loop does not ask for is
+    released when the loop ends, or after half a lease.
+    """
 
     def __init__(
         self,
         consumer: Consumer,
-        source: Source,
+        size: int,
+        where: Where,
         *,
         drain: Drain,
         poll: float,
         idle: float | None,
+        kept_alive: object = None,
     ) -> None:
         """The loop ends after `control.stop`; with `drain`, or after `control.drain`, when no job is due; and after
-        `idle` seconds without a batch. `poll`: the longest pause between two claims, in seconds.
+        `idle` seconds without a batch. `poll`: the longest pause between two claims, in seconds. `kept_alive`: while
+        the loop runs.
         """
+        check_size(size)
         self._consumer, self._control = consumer, consumer.control
-        self._source = source
-        self._drain = drain
-        self._poll = poll
-        self._idle = math.inf if idle is None else idle
+        self._size, self._where = size, where
+        self._drain, self._poll, self._kept_alive = drain, poll, kept_alive
+        self._following: Following | None = None
         self._is_over = False
+        self._idleness = IdleBackoff(poll, math.inf if idle is None else idle)
 
     def end(self) -> None:
         """End this loop alone, in any thread: the next batch is not given any more."""
@@ -86,45 +79,69 @@ class BatchLoop:
 
     def __iter__(self) -> Generator[Batch, None, None]:
         """Raises BatchMisused if the last batch is still open, and the errors of a claim."""
-        with contextlib.closing(self._source):
-            yield from self._batches(IdleBackoff(self._poll, self._idle))
+        with contextlib.closing(self):
+            yield from self._batches()
 
-    def _batches(self, idleness: IdleBackoff) -> Generator[Batch, None, None]:
+    def _batches(self) -> Generator[Batch, None, None]:
+        self._idleness.worked()
         while not (self._control.stopping or self._is_over):
             began = time.monotonic()
-            batch = self._claim()
-            if self._source.has_worked():
-                idleness.worked()
+            try:
+                batch = self.next_batch()
+            except (sa.exc.DBAPIError, ReadOnly, ServerUnreachable, StatementTimedOut):
+                if self._control.stopping:
+                    return
+                raise
             if batch:
                 yield batch
-                _must_be_settled(batch)
-                idleness.worked()
-            elif batch is None or self._is_last(batch, idleness):
+                if not batch.settled:
+                    batch.settle()
+                    raise BatchMisused(
+                        "the last batch was still open when the next one was asked for, so it was settled: the "
+                        "outcomes of its jobs were written, and jobs without one were released; put the work in "
+                        "`with batch:`"
+                    )
+                self._idleness.worked()
+            elif self._is_last(batch):
                 return
             else:
-                idleness.met_locked_jobs(time.monotonic() - began if batch.contended else 0.0)
-                if self._drains_retries or not self._slept(batch, idleness):
-                    self._control.wait(idleness.pause())
+                self._idleness.met_locked_jobs(time.monotonic() - began if batch.contended else 0.0)
+                if self._drains_retries or not self._slept(batch):
+                    self._control.wait(self._idleness.pause())
 
-    def _claim(self) -> Batch | None:
-        """A batch, perhaps empty; None if the loop must stop and the database cannot be reached, or written."""
-        try:
-            return self._source.next_batch()
-        except (sa.exc.DBAPIError, ReadOnly, ServerUnreachable, StatementTimedOut):
-            if not self._control.stopping:
-                raise
-            return None
+    def next_batch(self) -> Batch:
+        """The batch that was claimed with the last settle, or else a new claim. It may be empty."""
+        hold = self._consumer.hold
+        if self._following is None:
+            self._following = Following(self._consumer.plans, self._size, self._where, self._control)
+        if self._control.paused:
+            self._release_following(self._following)
+        claimed = self._following.take()
+        if hold.take_following(claimed):
+            return self._consumer.batch(claimed, self._following)
+        return self._consumer.claim(self._size, self._where, self._following)
 
-    def _is_last(self, empty: Batch, idleness: IdleBackoff) -> bool:
+    def close(self) -> None:
+        """Release the batch that was not asked for. The settle of an open batch claims no next one any more."""
+        if self._following is not None:
+            self._following.is_over = True
+            self._release_following(self._following)
+
+    def _release_following(self, following: Following) -> None:
+        claimed, hold = following.take(), self._consumer.made_hold
+        if claimed.jobs and hold is not None:
+            hold.release_following(claimed)
+
+    def _is_last(self, empty: Batch) -> bool:
         """Whether the loop ends after this empty batch. A drain goes on while others have locked the candidates, and
         while the queue is paused: nobody knows then whether a job is due.
         """
-        if self._control.stopping or self._is_over or idleness.left <= 0:
+        if self._control.stopping or self._is_over or self._idleness.left <= 0:
             return True
         drained = (self._drain or self._control.draining) and not (empty.contended or self._control.paused)
         if not (drained and self._drains_retries):
             return bool(drained)
-        retries = self._consumer.retries(self._source.where)
+        retries = self._consumer.retries(self._where)
         return retries.jobs + retries.due == 0  # one may have come due since the last claim
 
     @property
@@ -132,33 +149,36 @@ class BatchLoop:
         """Such a loop does not sleep: no wake comes when another consumer has done the last job."""
         return self._drain == "retries" or self._control.waits_for_retries
 
-    # --- asleep ----------------------------------------------------------------------------------------
-
-    def _slept(self, empty: Batch, idleness: IdleBackoff) -> bool:
+    def _slept(self, empty: Batch) -> bool:
         """Sleep until there may be work. Returns False if a sleep is not possible, or not worth its cost."""
-        if empty.contended and not self._consumer.hold.keeps_locks:
+        consumer, control, idleness = self._consumer, self._control, self._idleness
+        sleeper = consumer.hold.sleeper
+        if empty.contended and not consumer.hold.keeps_locks:
             return False
-        sleeper = self._consumer.hold.sleeper
         if sleeper is None or not sleeper.can_sleep() or not idleness.may_sleep:
             return False
-        condition, ends = self._wake_condition(empty, idleness), time.monotonic() + self._consumer.plans.longest_sleep
-        with idleness.asleep(costs=condition.work is not None), sleeper.waiting(condition):
-            while not self._control.woken(min(CHECK, max(0.0, idleness.left))):
+        # A scalar that is NULL when no job is due, or the queue is paused. None if only a claim finds out whether there
+        # is work: then a claim follows after a pause as usual. So it is, too, while transactions of others hold jobs,
+        # which look unclaimed.
+        work = None
+        if control.paused and not empty.contended:
+            backend = consumer.access.backend
+            work = resumed(backend.queues, backend.roles.claims)
+        elif not empty.contended:
+            work = consumer.plans.work(self._where)
+        if work is None:
+            pause = idleness.pause()
+            condition = WakeCondition(None, pause, pause)
+        else:
+            condition = WakeCondition(work, FIRST_CHECK, self._poll * RARER)
+        ends = time.monotonic() + consumer.plans.longest_sleep
+        with idleness.asleep(costs=work is not None), sleeper.waiting(condition):
+            while not control.woken(min(CHECK, max(0.0, idleness.left))):
                 if self._is_over or idleness.left <= 0 or not sleeper.is_active or time.monotonic() > ends:
                     break
-        self._control.clear_wake()
-        self._consumer.expect_pause()
+        control.clear_wake()
+        consumer.expects_pause = True
         return True
-
-    def _wake_condition(self, empty: Batch, idleness: IdleBackoff) -> WakeCondition:
-        """What to wait for. If only a claim finds out whether there is work, a claim follows after a pause as usual.
-        So it is while other transactions hold jobs: these look unclaimed.
-        """
-        work = None if empty.contended else self._consumer.work(self._source.where)
-        if work is not None:
-            return WakeCondition(work, FIRST_CHECK, self._poll * RARER)
-        pause = idleness.pause()
-        return WakeCondition(None, pause, pause)
 
 
 class IdleBackoff:
@@ -212,49 +232,7 @@ class IdleBackoff:
             self._awake_for = min(LONGEST_WAIT, max(SHORTEST_POLL, 2 * self._awake_for)) if short and costs else 0.0
 
 
-def _must_be_settled(batch: Batch) -> None:
-    if not batch.settled:
-        batch.settle()
-        raise BatchMisused(
-            "the last batch was still open when the next one was asked for, so it was settled: the outcomes of its "
-            "jobs were written, and jobs without one were released; put the work in `with batch:`"
-        )
-
-
-class BatchSource:
-    """Claims the batches of a loop. Leaving a batch settles it and claims the next one, in one transaction.
-
-    A batch that the loop does not ask for is released when the loop ends, or after half a lease.
-    """
-
-    def __init__(self, consumer: Consumer, size: int, where: Where) -> None:
-        self._consumer, self._control = consumer, consumer.control
-        self._size, self.where = size, where
-        self._following: Following | None = None
-
-    def next_batch(self) -> Batch:
-        """The batch that was claimed with the last settle, or else a new claim. It may be empty."""
-        if self._control.paused:
-            self._release_following()
-        following, hold = self._following, self._consumer.hold
-        if following is None:
-            following = Following(self._consumer.plans, self._size, self.where, self._control)
-            self._following = following
-        claimed = following.take()
-        if hold.take_following(claimed):
-            return self._consumer.batch(claimed, following)
-        return self._consumer.claim(self._size, self.where, following)
-
-    def has_worked(self) -> bool:
-        return False  # the loop hands out each batch, and knows when it is settled
-
-    def close(self) -> None:
-        """Release the batch that was not asked for. The settle of an open batch claims no next one any more."""
-        if self._following is not None:
-            self._following.is_over = True
-            self._release_following()
-
-    def _release_following(self) -> None:
-        claimed = NOTHING if self._following is None else self._following.take()
-        if claimed.jobs:
-            self._consumer.release_following(claimed)
+def check_size(size: Any) -> None:
+    """Raise BadArgument for what is no number of jobs."""
+    if not isinstance(size, int) or isinstance(size, bool) or size < 1:
+        raise BadArgument(f"a batch of {size!r} jobs cannot be claimed: give a whole number from 1")

@@ -7,8 +7,7 @@ import math
 import threading
 import time
 import weakref
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable
 from dataclasses import replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final
@@ -24,8 +23,6 @@ from claimjobs.batch.hold import Following, HoldContext
 from claimjobs.claim.candidates import Probe
 from claimjobs.claim.record import ClaimRecord, record_of
 from claimjobs.claim.strategy import NOTHING, ClaimResult
-from claimjobs.control import Control
-from claimjobs.database.clock import DatabaseClock
 from claimjobs.database.error_translation import reason
 from claimjobs.dialects.types import database_now, statement_now
 from claimjobs.errors import ClaimjobsError, key_unreadable, not_consumer
@@ -35,14 +32,11 @@ from claimjobs.log_events import JOBS_RELEASED, JOBS_UNCLAIMABLE, RELEASE_FAILED
 from claimjobs.options import LEAVE
 from claimjobs.queue.access import Access
 from claimjobs.queue.row_isolation import ERRORS, RowIsolation
-from claimjobs.report import Report
-from claimjobs.settings import Settings
 from claimjobs.settle.outcome_table import outcome_table
 from claimjobs.settle.settler import Settler
 from claimjobs.settle.still_due import StillDueRows
 from claimjobs.signals import check_timeout
 from claimjobs.statements.job_rows import job_rows
-from claimjobs.statements.pause import resumed
 from claimjobs.table.predicates import Where
 
 if TYPE_CHECKING:
@@ -64,41 +58,43 @@ log = logging.getLogger("claimjobs.claim")
 class Consumer:
     """Claims batches for a Queue, and none while the queue is paused. Its parts are made when they are needed first."""
 
-    def __init__(self, access: Access, settings: Settings, report: Report, control: Control) -> None:
-        self.access, self.control = access, control
-        self._settings, self._report = settings, report
-        self._hold: AnyHold | None = None
+    def __init__(self, access: Access) -> None:
+        self.access, self.control, self._settings = access, access.control, access.settings
+        self.made_hold: AnyHold | None = None
+        """`hold`, if it was made."""
         self._finalizers: list[Callable[[], Any]] = []
-        self._timer: BatchTimer | None = None
-        self._pause_expected = False
+        self.timer: BatchTimer | None = None
+        """Measures the batches from now on."""
+        self.expects_pause = False
+        """Whether the next claim asks the database for a pause: while a loop slept, no heartbeat did."""
         self._in_vain = 0
         """Claims in a row that found candidates and claimed none."""
         self._empty = 0
         """Claims that found no candidate."""
         self._deadline = math.inf
 
+    # --- parts -------------------------------------------------------------------------------------------
+
     @property
     def hold(self) -> AnyHold:
         """Holds claims. A lease hold registers as an owner."""
-        self.access.must_claim()  # each time: it raises CrossedFork in a forked process
+        backend = self.access.must_claim()  # each time: it raises CrossedFork in a forked process
         with self.access.preparing:
-            if self._hold is None:
-                self._hold = self._new_hold()
-                self._finalizers.append(weakref.finalize(self, self._hold.close))
-                if self._settings.locking is not None:
-                    self._finalizers.append(weakref.finalize(self, self._settings.locking.close))
-                self._hold.read_pause()
-            return self._hold
-
-    def _new_hold(self) -> AnyHold:
-        self.access.check_connections()
-        engine, backend, chosen = self.access.engine, self.access.backend, self._settings
-        context = HoldContext(
-            engine, backend, chosen.liveness, chosen.retry, self._report, self.control, self.access.failures
-        )
-        if chosen.by_lease:
-            return LeaseHold(context, self.settler())
-        return TransactionHold(context, self.settler(), reclaims=self.access.reclaims())
+            if self.made_hold is None:
+                self.access.check_connections()
+                access, chosen, settler = self.access, self._settings, self.settler()
+                context = HoldContext(
+                    access.engine, backend, chosen.liveness, chosen.retry, access.report, self.control, access.failures
+                )
+                if chosen.by_lease:
+                    self.made_hold = LeaseHold(context, settler)
+                else:
+                    self.made_hold = TransactionHold(context, settler, reclaims=access.reclaims())
+                self._finalizers.append(weakref.finalize(self, self.made_hold.close))
+                if chosen.locking is not None:
+                    self._finalizers.append(weakref.finalize(self, chosen.locking.close))
+                self.made_hold.read_pause()
+            return self.made_hold
 
     def settler(self) -> Settler:
         """Writes outcomes. Raises UnfitTable if the table cannot store done jobs that are kept."""
@@ -123,6 +119,7 @@ class Consumer:
     def plans(self) -> ClaimPlans:
         """How jobs are claimed."""
         backend, chosen = self.access.backend, self._settings
+        leaves = chosen.on_done == LEAVE
         return ClaimPlans(
             self.access.engine,
             backend,
@@ -132,7 +129,7 @@ class Consumer:
             record=self._record,
             locking=chosen.locking,
             per_key=chosen.per_key,
-            still_due=StillDueRows(backend.roles, backend.dialect, self._report) if chosen.on_done == LEAVE else None,
+            still_due=StillDueRows(backend.roles, backend.dialect, self.access.report) if leaves else None,
         )
 
     def explained(self) -> Subject:
@@ -162,25 +159,28 @@ class Consumer:
 
         Raises BadPredicate; KeyUnfit or WriteSwallowed if no claim can ever succeed.
         """
-        hold, plans = self.hold, self.plans
+        hold, plans, backend = self.hold, self.plans, self.access.backend
         if self.is_paused():
             return self.batch(NOTHING, following)
         if plans.still_due is not None:
             plans.still_due.check()
-        with plans.selector.understood(where), self._readable():
-            with tracing.span("claim", self.access.backend.source.name):
-                try:
-                    claimed = hold.claim(size, plans.plan(where))
-                except ERRORS as error:
-                    report, control = self._report, self.control
-                    isolation = RowIsolation(self.access, plans, hold, report=report, control=control)
-                    claimed = isolation.claim(size, where, error, self._settings.liveness.patience)
-                    self._note_left()
-            self._in_vain = self._in_vain + 1 if claimed.examined and not claimed.jobs else 0
-            if self._in_vain in PROBES:
-                claimed = self._claim_with_rows_locked_first(size, where)
-            elif not claimed.found:
-                self._report_unreadable_keys()
+        with plans.selector.understood(where):
+            try:
+                with tracing.span("claim", backend.source.name):
+                    try:
+                        claimed = hold.claim(size, plans.plan(where))
+                    except ERRORS as error:
+                        claimed = RowIsolation(self.access, plans, hold).claim(size, where, error)
+                self._in_vain = self._in_vain + 1 if claimed.examined and not claimed.jobs else 0
+                if self._in_vain in PROBES:
+                    claimed = self._claim_with_rows_locked_first(size, where)
+                elif not claimed.found:
+                    self._report_unreadable_keys()
+            except sa.exc.DataError as error:
+                # An error of the driver: only keys of candidates are converted here.
+                if backend.dialect.errors.code(error) is None:
+                    raise key_unreadable(backend.source.name, reason(error)) from error
+                raise
         return self.batch(claimed, following, ahead=ahead)
 
     def batch(
@@ -201,7 +201,7 @@ class Consumer:
             following=following,
             entity=chosen.entity,
             failures=self.access.failures,
-            timer=self._timer,
+            timer=self.timer,
             since=since,
         )
         batch.contended = bool(claimed.found) and not claimed.jobs
@@ -210,32 +210,14 @@ class Consumer:
             hold.give(claimed, batch, ahead=ahead)
         return batch
 
-    def measure_batches(self) -> None:
-        """Measure sizes and times of the batches from now on: see `Report.times`."""
-        clock = DatabaseClock(self.access.engine, self._settings.now)
-        self._timer = self._timer or BatchTimer(self._report, self.access.backend.source, clock)
-
-    # --- for loops ---------------------------------------------------------------------------------------
-
     def is_paused(self) -> bool:
-        """Whether the queue is paused. The database is asked while it is, after `expect_pause`, and where no heartbeat
-        does it.
+        """Whether the queue is paused. The database is asked while it is, if a pause is expected, and where no
+        heartbeat does it.
         """
-        if self.control.paused or self._pause_expected or self.hold.pause_is_stale:
-            self._pause_expected = False
+        if self.control.paused or self.expects_pause or self.hold.pause_is_stale:
+            self.expects_pause = False
             self.hold.read_pause()
         return self.control.paused
-
-    def expect_pause(self) -> None:
-        """Let the next claim read whether the queue is paused: while a loop slept, no heartbeat read it."""
-        self._pause_expected = True
-
-    def work(self, where: Where) -> sa.ColumnElement[Any] | None:
-        """A scalar that is NULL when no job is due, or the queue is paused. None if a callable gives the predicate."""
-        if self.control.paused:
-            backend = self.access.backend
-            return resumed(backend.queues, backend.roles.claims)
-        return self.plans.work(where)
 
     def retries(self, where: Where) -> Retries:
         """The matching jobs that wait for their next attempt. Raises BadPredicate."""
@@ -244,26 +226,7 @@ class Consumer:
             mine = job_rows(backend, now).meeting(selector.predicates(where))
             return read_retries(connection, backend.roles, now, mine)
 
-    def restart_from_head(self) -> None:
-        """Begin the next claim at the head of the order: there are new jobs."""
-        if self._hold is not None:
-            self._hold.restart_from_head()
-
-    def release_following(self, claimed: ClaimResult) -> None:
-        """Release what a settle has claimed and no loop asks for. Does nothing in a forked child."""
-        if self._hold is not None:
-            self._hold.release_following(claimed)
-
     # --- claims in vain ----------------------------------------------------------------------------------
-
-    def _note_left(self) -> None:
-        """Let `status` know how many rows are left, if this consumer has an owner. The claim goes on if that cannot be
-        written.
-        """
-        owner = self.hold.owner
-        if self.plans.left and owner is not None:
-            with suppress(sa.exc.SQLAlchemyError, ClaimjobsError):
-                owner.row.note_unclaimable(len(self.plans.left))
 
     def _claim_with_rows_locked_first(self, size: int, where: Where) -> ClaimResult:
         """Claim after candidates were found again and again and never claimed: others hold them, or nobody can.
@@ -294,17 +257,6 @@ class Consumer:
                 "table %s: no claim takes %d rows of %s: %s", source.name, count, predicate, NO_KEY, extra=fields
             )
 
-    @contextmanager
-    def _readable(self) -> Iterator[None]:
-        """Raises KeyUnfit for an error of the driver: only keys of candidates are converted in this block."""
-        try:
-            yield
-        except sa.exc.DataError as error:
-            backend = self.access.backend
-            if backend.dialect.errors.code(error) is None:
-                raise key_unreadable(backend.source.name, reason(error)) from error
-            raise
-
     # --- the end -----------------------------------------------------------------------------------------
 
     def release_after(self, timeout: float) -> None:
@@ -322,7 +274,7 @@ class Consumer:
     def _release(self) -> None:
         self.control.expire()  # before the release: a claim that is being made must not outlast it
         try:
-            jobs = 0 if self._hold is None else self._hold.release_held()
+            jobs = 0 if self.made_hold is None else self.made_hold.release_held()
         except (ClaimjobsError, sa.exc.SQLAlchemyError) as error:
             fields = {"event": RELEASE_FAILED, "error": str(error)}
             log.warning("the jobs could not be released at the deadline of `stop`: %s", reason(error), extra=fields)
@@ -336,4 +288,4 @@ class Consumer:
         """Close the connections. The hold is made again when it is needed again."""
         while self._finalizers:
             self._finalizers.pop()()
-        self._hold = None
+        self.made_hold = None

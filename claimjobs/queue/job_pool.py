@@ -6,28 +6,32 @@ that runs the loop. Each job is held by itself, so a slow one delays no other, a
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import math
+import threading
 import time
-from asyncio import CancelledError
 from collections import defaultdict, deque
-from collections.abc import Collection, Iterable
+from collections.abc import Awaitable, Callable, Collection, Iterable
 from contextlib import closing, suppress
-from typing import Final
+from dataclasses import dataclass
+from queue import Empty, SimpleQueue
+from typing import Any, Final
 
 import sqlalchemy as sa
 
 from claimjobs.backoff import Backoff
 from claimjobs.batch.batch import Batch
 from claimjobs.batch.hold import Following
-from claimjobs.claim.strategy import NOTHING
+from claimjobs.callables import COROUTINE, deferred, require_finished
+from claimjobs.claim.strategy import NOTHING, ClaimResult
 from claimjobs.database.error_translation import reason
-from claimjobs.errors import BadArgument, ClaimjobsError, NothingDone, OutcomeRefused, UnfitTable
+from claimjobs.errors import BadHandler, ClaimjobsError, NothingDone, OutcomeRefused, UnfitTable
 from claimjobs.job import Done, Job
 from claimjobs.key_text import text_of
-from claimjobs.log_events import HANDLER_FAILED, JOBS_LOST, OUTCOME_REFUSED
+from claimjobs.log_events import HANDLER_FAILED, JOBS_LOST, LOOP_BLOCKED, OUTCOME_REFUSED
+from claimjobs.queue.batch_loop import BatchLoop, Drain
 from claimjobs.queue.consumer import Consumer
-from claimjobs.queue.executors import Executor, PooledJob
 from claimjobs.signals import Cancelled
 from claimjobs.table.predicates import Where
 
@@ -39,9 +43,34 @@ FIRST_PAUSE: Final = 0.02
 """Seconds until the next claim after an empty one, while jobs are in hand; doubled for each further one."""
 FRUITLESS: Final = 5
 """Groups in a row without any job done or failed, after which draining ends."""
-NEVER: Final = math.inf
+
+WATCH_EVERY: Final = 0.5
+"""Seconds between two looks at whether the event loop runs."""
+BLOCKED: Final = 0.5
+"""Seconds by which such a look may be late. Other work of a busy machine delays it by less."""
+END: Final = 5.0
+"""Seconds for the tasks of an event loop to end when they are cancelled."""
 
 log = logging.getLogger("claimjobs.consumer")
+executor_log = logging.getLogger("claimjobs.executors")
+
+
+@dataclass(slots=True, eq=False)
+class PooledJob:
+    """A job of the pool, from its claim to its settle."""
+
+    claim: ClaimResult
+    job: Job
+    since: float
+    """When it was claimed, by this machine's clock."""
+    begun: bool = False
+    """Whether a handler has begun it."""
+    cancelled: bool = False
+    """Whether nobody waits for its end any more: it was released, or given to others."""
+    error: BaseException | None = None
+    """What the handler raised."""
+    result: Any = None
+    """What it returned."""
 
 
 class PoolObserver:
@@ -54,98 +83,106 @@ class PoolObserver:
         """A group of jobs is settled."""
 
 
-class JobPool:
-    """The jobs of one pool. At most two for each place, and one batch, are in hand.
-
-    It is the source of a BatchLoop, which waits while no job is due, and `take` hands the loop's batches out.
-    """
-
-    executor: Executor
+class JobPool(BatchLoop):
+    """A loop that hands out its batches job by job. At most two jobs for each place, and one batch, are in hand."""
 
     def __init__(
-        self, consumer: Consumer, size: int, where: Where, count: int, *, poll: float, observer: PoolObserver
+        self,
+        consumer: Consumer,
+        handler: Callable[[Job], Any],
+        size: int,
+        where: Where,
+        *,
+        count: int,
+        drain: Drain,
+        poll: float,
+        idle: float | None,
+        observer: PoolObserver,
     ) -> None:
-        """`count`: how many jobs are handled at once. `size`: of a claim; it is larger if many are handled at once."""
-        self._consumer, self._control, self._hold = consumer, consumer.control, consumer.hold
-        self.where, self._observer = where, observer
+        """`count`: how many jobs are handled at once. The others are those of BatchLoop. Raises BadHandler."""
+        super().__init__(consumer, size, where, drain=drain, poll=poll, idle=idle)
+        self._hold, self._observer = consumer.hold, observer
         self._most = 2 * count + size
-        self._group = max(size, count // 2)
+        self._size = max(size, count // 2)
         """How many are claimed at once, when there is room for them, and how many outcomes are worth a settle."""
-        self._following = Following(consumer.plans, self._group, where, self._control)
+        self._following = Following(consumer.plans, self._size, where, self._control)
         self._items: set[PooledJob] = set()
         self._ended: deque[PooledJob] = deque()
         """Those whose handlers have ended, in any thread, and that are not settled yet."""
-        self._wake_at: float = NEVER
+        self._wake_at: float = math.inf
         """So many of them wake the thread of the loop."""
         self._backoff, self._claim_at = Backoff(FIRST_PAUSE, max(poll, FIRST_PAUSE)), 0.0
         self._looked_at = 0.0
         self._fruitless = 0
-        self._has_worked = False
-        self.drains = False
-        """Whether the loop of this pool ends when no job is due."""
         self._is_cancelled = False
+        self._executor = executor_of(handler, count, self)
 
     # --- what executors tell, in their threads -----------------------------------------------------------
 
-    def begin(self, item: PooledJob) -> bool:
-        """As `executors.Listener`. The time until it hangs begins."""
+    def begin_job(self, item: PooledJob) -> bool:
+        """A handler is about to begin this job, and the time until it hangs begins. Returns False if the handler must
+        not, because the job is not held any more.
+        """
         item.begun = True
         self._hold.progress(item.claim)
         if self._holds(item):
             return True
-        self.end(item)
+        self.end_job(item)
         return False
 
-    def end(self, item: PooledJob) -> None:
-        """As `executors.Listener`. Such a job does not hang, however long it waits for its settle."""
+    def end_job(self, item: PooledJob) -> None:
+        """The handler has ended; `item.error` is what it raised. However long the job waits for its settle, it does not
+        hang.
+        """
         self._hold.rest(item.claim)
         self._ended.append(item)
         if len(self._ended) >= self._wake_at:
             self._control.wake()
 
-    # --- the source of a loop ----------------------------------------------------------------------------
+    # --- the loop ----------------------------------------------------------------------------------------
+
+    def run(self) -> None:
+        """Handle jobs until the loop ends."""
+        try:
+            for batch in self._batches():
+                since = time.monotonic()
+                items = [PooledJob(claim, claim.jobs[0], since) for claim in batch.split(self)]
+                self._items.update(items)
+                self._observer.note_held(self._items)
+                self._executor.start(items)
+        except (Cancelled, KeyboardInterrupt):
+            self._is_cancelled = True
+            raise
+        finally:
+            self.close()
 
     def next_batch(self) -> Batch:
         """The next claim, when there is room for it. It is empty only if no job is in hand, or after `stop`."""
-        try:
-            while not self._control.stopping:
-                if self._control.paused:
-                    self._release(self.executor.take_back())
-                if self._has_room():
-                    batch = self._claim()
-                    if batch or not self._items:
-                        return batch
-                self._wait()
-                following = self._settle()
-                if following:
-                    return following
-        except (Cancelled, KeyboardInterrupt):
-            self._is_cancelled = True
-            raise
+        while not self._control.stopping:
+            if self._control.paused:
+                self._release(self._executor.take_back())
+            if not self._items or (self._is_low and time.monotonic() >= self._claim_at):
+                batch = self._consumer.claim(self._size, self._where, ahead=True)
+                if batch:
+                    self._backoff.reset()
+                    self._claim_at = 0.0
+                    return batch
+                self._pause_claims()
+                if not self._items:
+                    return batch
+            self._wait()
+            following = self._settle()
+            if following:
+                return following
         return self._consumer.batch(NOTHING)
-
-    def has_worked(self) -> bool:
-        worked, self._has_worked = self._has_worked, False
-        return worked
-
-    def take(self, batch: Batch) -> None:
-        """Let the handler have the jobs of a batch."""
-        try:
-            since = time.monotonic()
-            items = [PooledJob(part, since) for part in batch.split(self)]
-            self._items.update(items)
-            self._observer.note_held(self._items)
-            self.executor.start(items)
-        except (Cancelled, KeyboardInterrupt):
-            self._is_cancelled = True
-            raise
 
     def close(self) -> None:
         """Release the jobs that no handler has begun, wait for those that were begun, and settle them."""
-        self._following.is_over = True
+        if self._following is not None:
+            self._following.is_over = True
         try:
-            with closing(self.executor):
-                self._release(self.executor.take_back())
+            with closing(self._executor):
+                self._release(self._executor.take_back())
                 while self._items and not (self._is_cancelled or self._control.expired):
                     self._wait()
                     self._settle()
@@ -153,26 +190,16 @@ class JobPool:
             self._is_cancelled = True  # the executor was closed: what it cancelled has ended
             with suppress(ClaimjobsError, sa.exc.SQLAlchemyError):  # else they are released when the Queue is closed
                 self._settle()
-                self._release(self._items)
+                self._release(list(self._items))
 
     @property
     def _is_low(self) -> bool:
         """Whether there is room that is worth a claim."""
-        return self._most - len(self._items) >= self._group
+        return self._most - len(self._items) >= self._size
 
-    def _has_room(self) -> bool:
-        return not self._items or (self._is_low and time.monotonic() >= self._claim_at)
-
-    def _claim(self) -> Batch:
-        batch = self._consumer.claim(self._group, self.where, ahead=True)
-        self._note_claim(found=bool(batch))
-        return batch
-
-    def _note_claim(self, *, found: bool) -> None:
-        """After an empty claim the next one waits, while jobs are in hand. Without any, the loop itself waits."""
-        if found:
-            self._backoff.reset()
-        self._claim_at = 0.0 if found else time.monotonic() + self._backoff.pause()
+    def _pause_claims(self) -> None:
+        """The next claim waits, while jobs are in hand. Without any, the loop itself waits."""
+        self._claim_at = time.monotonic() + self._backoff.pause()
 
     # --- waiting -----------------------------------------------------------------------------------------
 
@@ -182,7 +209,7 @@ class JobPool:
             claim_in = max(0.0, self._claim_at - time.monotonic()) if self._is_low else CHECK
             self._wait_for(1, min(CHECK, claim_in))
         if self._ended and not self._control.stopping:
-            self._wait_for(min(self._group, len(self._items)), TOGETHER)
+            self._wait_for(min(self._size, len(self._items)), TOGETHER)
         if time.monotonic() - self._looked_at >= CHECK:
             self._give_up_lost()
 
@@ -191,7 +218,7 @@ class JobPool:
         self._wake_at = ended
         if len(self._ended) < ended:  # after `_wake_at` was set: whoever ends now wakes this thread
             self._control.woken(seconds)
-        self._wake_at = NEVER
+        self._wake_at = math.inf
 
     def _give_up_lost(self) -> None:
         """Wait no more for jobs that were cancelled, given to others because their handler hangs, or released at a
@@ -202,7 +229,7 @@ class JobPool:
         for item in lost:
             if item not in ended:
                 item.cancelled = True
-                self.executor.give_up(item)
+                self._executor.give_up(item)
                 self._ended.append(item)
 
     def _holds(self, item: PooledJob) -> bool:
@@ -212,29 +239,51 @@ class JobPool:
 
     def _settle(self) -> Batch | None:
         """Settle the jobs whose handlers have ended. Returns what was claimed with them; None: nothing."""
-        ended = [self._ended.popleft() for _ in range(len(self._ended))]
-        by_owner: defaultdict[int, list[PooledJob]] = defaultdict(list)
-        for item in ended:
-            if item in self._items:  # else it was given up before it ended
-                self._items.discard(item)
-                by_owner[item.claim.owner].append(item)
-        for items in by_owner.values():
+        groups = self._taken([self._ended.popleft() for _ in range(len(self._ended))])
+        for items in groups:
             self._settle_group(items)
-        if not by_owner:
+        if not groups or self._following is None:
             return None
-        self._has_worked = True
+        self._idleness.worked()
         self._observer.note_held(self._items)
         claimed = self._following.take()
         return self._consumer.batch(claimed, ahead=True) if self._hold.take_following(claimed) else None
+
+    def _release(self, items: Iterable[PooledJob]) -> None:
+        """Release jobs without an outcome."""
+        for some in self._taken(items):
+            for item in some:
+                item.cancelled = True
+            claimed = self._hold.join([item.claim for item in some])
+            if claimed.jobs:
+                self._consumer.batch(claimed, since=some[0].since).settle()
+
+    def _taken(self, items: Iterable[PooledJob]) -> Collection[list[PooledJob]]:
+        """Those of these jobs that were in hand, and are not any more: a group for each owner that has claimed some."""
+        groups: defaultdict[int, list[PooledJob]] = defaultdict(list)
+        for item in items:
+            if item in self._items:  # else it was given up before it ended
+                self._items.discard(item)
+                groups[item.claim.owner].append(item)
+        return groups.values()
 
     def _settle_group(self, items: list[PooledJob]) -> None:
         claimed = self._hold.join([item.claim for item in items])
         held = {job.key for job in claimed.jobs}
         lost = [item.job for item in items if item.job.key not in held]
         if claimed.jobs:
+            has_room = not self._items or (self._is_low and time.monotonic() >= self._claim_at)
             since = min(item.since for item in items)
-            batch = self._consumer.batch(claimed, self._following if self._has_room() else None, since=since)
-            self._settle_batch(batch, [item for item in items if item.job.key in held])
+            batch = self._consumer.batch(claimed, self._following if has_room else None, since=since)
+            unfit: UnfitTable | None = None
+            try:
+                with batch:
+                    unfit = self._decide(batch, [item for item in items if item.job.key in held])
+            except OutcomeRefused as error:
+                if not (error.others or error.are_duplicates):  # the table may refuse the outcome of every job
+                    raise
+                log.error("%s", error, extra=self._fields(OUTCOME_REFUSED, batch, error))  # noqa: TRY400 - it says all
+            self._note_fruitless(batch, unfit)
             lost.extend(batch.lost)
             self._observer.settled(batch)
         if lost:
@@ -243,64 +292,202 @@ class JobPool:
             words = "%d jobs were lost to another owner; their outcome was not written"
             log.warning(words, len(lost), extra={**fields, "keys": keys})
 
-    def _settle_batch(self, batch: Batch, items: list[PooledJob]) -> None:
-        unfit: UnfitTable | None = None
-        try:
-            with batch:
-                for item in items:
-                    if item.error is not None and not self._was_cancelled(item):
-                        unfit = self._fail(batch, item) or unfit
-                done = [item for item in items if item.error is None and not item.cancelled]
-                if plain := [item.job for item in done if not isinstance(item.result, Done)]:
-                    batch.done(*plain)
-                for item in done:
-                    if isinstance(item.result, Done):
-                        self._write_columns(batch, item.job, item.result)
-        except OutcomeRefused as error:
-            if not (error.others or error.are_duplicates):  # the table may refuse the outcome of every job
-                raise
-            log.error("%s", error, extra=self._fields(OUTCOME_REFUSED, batch, error))  # noqa: TRY400 - it says all
+    def _decide(self, batch: Batch, items: Iterable[PooledJob]) -> UnfitTable | None:
+        """Give each job its outcome. One whose handler this pool has interrupted gets none, and is released; so is one
+        whose failure the table cannot store: returns why.
+        """
+        unfit, done = None, list[Job]()
+        for item in items:
+            if item.cancelled or (self._is_cancelled and isinstance(item.error, asyncio.CancelledError)):
+                continue
+            try:
+                if item.error is not None:
+                    batch.fail(item.job, item.error)
+                elif isinstance(item.result, Done):
+                    batch.done(item.job, **item.result.columns)
+                else:
+                    done.append(item.job)
+            except UnfitTable as error:
+                unfit = error
+            except ValueError as error:  # what it raised asks for a retry at no time, or it returned other columns
+                batch.fail(item.job, error if item.error is None else f"{text_of(item.error)}; {error}")
+        if done:
+            batch.done(*done)
+        return unfit
+
+    def _note_fruitless(self, batch: Batch, unfit: UnfitTable | None) -> None:
+        """Pause after a group of which a failure could not be stored. Raises NothingDone if a drain gets nowhere."""
         self._fruitless = self._fruitless + 1 if unfit and not (batch.outcomes.done or batch.outcomes.errors) else 0
-        if unfit is not None:
-            log.error("%s", unfit, extra=self._fields(HANDLER_FAILED, batch, unfit))
-            self._note_claim(found=False)
-            if self._fruitless >= FRUITLESS and (self.drains or self._control.draining):
-                raise NothingDone(
-                    f"no job of {FRUITLESS} groups in a row was done, because of this: {unfit}"
-                ) from unfit
-
-    def _was_cancelled(self, item: PooledJob) -> bool:
-        """Whether its handler was interrupted by this pool: then its job is released."""
-        return item.cancelled or (self._is_cancelled and isinstance(item.error, CancelledError))
-
-    def _fail(self, batch: Batch, item: PooledJob) -> UnfitTable | None:
-        """Make a job failed. If the table cannot store that, it has no outcome, and is released."""
-        try:
-            batch.fail(item.job, item.error or "")
-        except UnfitTable as unfit:
-            return unfit
-        except ValueError as error:  # what the handler raised asks for a retry at no time
-            batch.fail(item.job, f"{text_of(item.error)}; {error}")
-        return None
-
-    def _write_columns(self, batch: Batch, job: Job, done: Done) -> None:
-        try:
-            batch.done(job, **done.columns)
-        except BadArgument as error:
-            batch.fail(job, error)
-
-    def _release(self, items: Iterable[PooledJob]) -> None:
-        """Release jobs without an outcome."""
-        by_owner: defaultdict[int, list[PooledJob]] = defaultdict(list)
-        for item in list(items):
-            self._items.discard(item)
-            item.cancelled = True
-            by_owner[item.claim.owner].append(item)
-        for some in by_owner.values():
-            claimed = self._hold.join([item.claim for item in some])
-            if claimed.jobs:
-                self._consumer.batch(claimed, since=some[0].since).settle()
+        if unfit is None:
+            return
+        log.error("%s", unfit, extra=self._fields(HANDLER_FAILED, batch, unfit))
+        self._pause_claims()
+        if self._fruitless >= FRUITLESS and (self._drain or self._control.draining):
+            raise NothingDone(f"no job of {FRUITLESS} groups in a row was done, because of this: {unfit}") from unfit
 
     def _fields(self, event: str, batch: Batch, error: BaseException) -> dict[str, object]:
         cause = f"{type(error).__name__}: {reason(error)}"
         return {"event": event, "queue": self._consumer.access.backend.source.name, "jobs": len(batch), "error": cause}
+
+
+# --- executors ---------------------------------------------------------------------------------------------------
+
+
+class Threads:
+    """Calls a plain function in `count` threads. A call cannot be cancelled: its thread ends after it."""
+
+    def __init__(self, function: Callable[[Job], Any], name: str, count: int, pool: JobPool) -> None:
+        self._function, self._name, self._count, self._pool = function, name, count, pool
+        self._waiting: SimpleQueue[PooledJob | None] = SimpleQueue()
+        self._threads = 0
+
+    def start(self, items: Iterable[PooledJob]) -> None:
+        """Handle these, in their order, after those that wait already."""
+        for item in items:
+            self._waiting.put(item)
+        while self._threads < self._count:
+            self._begin_thread()
+
+    def take_back(self) -> list[PooledJob]:
+        """Those that no handler has begun. They are not handled any more."""
+        waiting: list[PooledJob] = []
+        with suppress(Empty):
+            while True:
+                item = self._waiting.get_nowait()
+                if item is not None:
+                    waiting.append(item)
+        return waiting
+
+    def give_up(self, item: PooledJob) -> None:
+        """Another thread takes the place of the one that hangs, which ends after this call."""
+        self._threads -= 1
+        self._begin_thread()
+
+    def close(self) -> None:
+        """Begin nothing any more."""
+        for _ in range(self._threads):
+            self._waiting.put(None)
+
+    def _begin_thread(self) -> None:
+        self._threads += 1
+        threading.Thread(target=self._run, name=f"claimjobs {self._name}", daemon=True).start()
+
+    def _run(self) -> None:
+        while (item := self._waiting.get()) is not None:
+            if not self._pool.begin_job(item):
+                continue
+            try:
+                item.result = self._function(item.job)
+                require_finished(item.result, self._name)
+            except BaseException as error:  # SystemExit, too: it ends no thread of the pool
+                item.error = error
+            self._pool.end_job(item)
+            if item.cancelled:
+                return
+
+
+class EventLoop:
+    """Awaits an `async def` function in `count` tasks of one event loop, which has a thread of its own."""
+
+    def __init__(self, function: Callable[[Job], Awaitable[Any]], name: str, count: int, pool: JobPool) -> None:
+        self._function, self._name, self._count, self._pool = function, name, count, pool
+        self._waiting: deque[PooledJob] = deque()
+        self._tasks: dict[PooledJob, asyncio.Task[None]] = {}
+        self._loop = asyncio.new_event_loop()
+        self._ended = asyncio.Event()
+        self._thread = threading.Thread(target=self._run, name=f"claimjobs {name}", daemon=True)
+        self._thread.start()
+
+    def start(self, items: Iterable[PooledJob]) -> None:
+        """Handle these, in their order, after those that wait already."""
+        self._waiting.extend(items)
+        self._loop.call_soon_threadsafe(self._fill)
+
+    def take_back(self) -> list[PooledJob]:
+        """Those that no handler has begun. They are not handled any more."""
+        waiting = []
+        with suppress(IndexError):
+            while True:
+                waiting.append(self._waiting.popleft())
+        return waiting
+
+    def give_up(self, item: PooledJob) -> None:
+        """Nobody waits for the end of this one any more: cancel it. Another one may begin."""
+        self._loop.call_soon_threadsafe(self._cancel, item)
+
+    def close(self) -> None:
+        """Begin nothing any more, and cancel all tasks."""
+        if self._thread.is_alive():
+            self._loop.call_soon_threadsafe(self._ended.set)
+            self._thread.join(END)
+
+    def _run(self) -> None:
+        """In the thread of the loop, as all below."""
+        with asyncio.Runner(loop_factory=lambda: self._loop) as runner:  # it cancels what is left at its end
+            main = runner.get_loop().create_task(self._until_ended())
+            while not main.done():
+                # A task that a handler has made ends the loop by these. The handler gets them, too, where it awaits it.
+                with suppress(SystemExit, KeyboardInterrupt):
+                    self._loop.run_until_complete(main)
+
+    async def _until_ended(self) -> None:
+        """Wait for `close`. Meanwhile warn once if the handler keeps the loop from its other tasks."""
+        late = 0.0
+        while late <= BLOCKED and not self._ended.is_set():
+            before = self._loop.time()
+            with suppress(TimeoutError):
+                await asyncio.wait_for(self._ended.wait(), WATCH_EVERY)
+            late = self._loop.time() - before - WATCH_EVERY
+        if late > BLOCKED:
+            words = (
+                "%s kept its event loop from all other jobs for %.1f s: await what takes long, or run it in a thread"
+            )
+            fields = {"event": LOOP_BLOCKED, "seconds": round(late, 1)}
+            executor_log.warning(words, self._name, late, extra=fields)
+        await self._ended.wait()
+        for task in self._tasks.values():
+            task.cancel()
+
+    def _fill(self) -> None:
+        """Begin as many of those that wait as there may be."""
+        while len(self._tasks) < self._count and not self._ended.is_set():
+            try:
+                item = self._waiting.popleft()
+            except IndexError:
+                return
+            if self._pool.begin_job(item):
+                self._tasks[item] = self._loop.create_task(self._handle(item), name=f"claimjobs {self._name}")
+
+    async def _handle(self, item: PooledJob) -> None:
+        try:
+            item.result = await self._function(item.job)
+        except BaseException as error:  # a task that is cancelled must tell it, and the loop goes on after SystemExit
+            item.error = error
+        self._pool.end_job(item)
+        self._tasks.pop(item, None)
+        self._fill()
+
+    def _cancel(self, item: PooledJob) -> None:
+        task = self._tasks.pop(item, None)  # one that does not end takes no place
+        if task is not None:
+            task.cancel()
+            self._fill()
+
+
+def executor_of(function: Any, count: int, pool: JobPool) -> Threads | EventLoop:
+    """The executor of a function of a job. Raises BadHandler for one that cannot be called so."""
+    name = getattr(function, "__qualname__", type(function).__name__)
+    with suppress(RuntimeError):
+        asyncio.get_running_loop()
+        raise BadHandler(
+            f"{name} would be handled in the thread of a running event loop, which it blocks: "
+            "`await asyncio.to_thread(queue.work, ...)`, or loop over `queue.abatches()`"
+        )
+    if not callable(function):
+        raise BadHandler(f"the handler is no function but {type(function).__name__}: give a function of a job")
+    kind = deferred(function)
+    if kind is None:
+        return Threads(function, name, count, pool)
+    if kind == COROUTINE:
+        return EventLoop(function, name, count, pool)
+    raise BadHandler(f"{name} is {kind}, of which a call runs nothing: give a plain function or an `async def`")

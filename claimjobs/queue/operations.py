@@ -16,6 +16,8 @@ from claimjobs.admin.pause import PauseSwitch
 from claimjobs.admin.purge import Kept, Purge
 from claimjobs.admin.stats import Retries, Stats
 from claimjobs.admin.stored_jobs import StoredJobs
+from claimjobs.batch.batch_timer import BatchTimer
+from claimjobs.database.clock import DatabaseClock
 from claimjobs.database.connect import connected
 from claimjobs.dialects import Key
 from claimjobs.errors import UnfitTable
@@ -23,8 +25,10 @@ from claimjobs.instants import age_of
 from claimjobs.lease.checks import ClaimsCheck, require_writes
 from claimjobs.queue.access import Access
 from claimjobs.queue.consumer import Consumer
+from claimjobs.report import Report
 from claimjobs.settings import Settings
 from claimjobs.table.predicates import Where
+from claimjobs.table.reflection import sentence
 from claimjobs.table.roles import ColumnRoles
 
 if TYPE_CHECKING:
@@ -35,6 +39,7 @@ class QueueOperations:
     """The part of a Queue that neither enqueues nor claims."""
 
     engine: sa.Engine
+    report: Report
     _access: Access
     _consumer: Consumer
     _chosen: Settings
@@ -50,15 +55,14 @@ class QueueOperations:
         """
         with self._access.connector() as connector:
             PauseSwitch(self.engine, connector, self._access.backend).pause(reason)
-        self._consumer.expect_pause()
+        self._consumer.expects_pause = True
 
     def resume(self) -> bool:
         """End a pause, and wake the consumers; return whether the queue was paused. Raises TableMissing."""
         with self._access.connector() as connector:
-            was_paused = PauseSwitch(self.engine, connector, self._access.backend).resume(
-                self._access.enqueuer.notifier
-            )
-        self._consumer.expect_pause()
+            switch = PauseSwitch(self.engine, connector, self._access.backend)
+            was_paused = switch.resume(self._access.enqueuer.notifier)
+        self._consumer.expects_pause = True
         return was_paused
 
     # --- reading ---------------------------------------------------------------------------------------
@@ -68,7 +72,9 @@ class QueueOperations:
 
         Raises ConnectionFailed, ServerUnfit or UnfitTable.
         """
-        self._consumer.measure_batches()
+        source = self._access.backend.source
+        if self._consumer.timer is None:
+            self._consumer.timer = BatchTimer(self.report, source, DatabaseClock(self.engine, self._chosen.now))
 
     @property
     def table(self) -> sa.Table:
@@ -171,7 +177,8 @@ class QueueOperations:
     @property
     def done_jobs(self) -> str:
         """What happens to done jobs, as a sentence. Raises DoneUndecided."""
-        return self._access.done_jobs
+        backend = self._access.backend
+        return sentence(backend.source, self._access.on_done, beside=backend.user_table is not None)
 
     @property
     def payload(self) -> tuple[str, ...]:

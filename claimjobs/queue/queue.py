@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Callable, Generator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing
 from datetime import datetime, timedelta
 from functools import partial
 from typing import TYPE_CHECKING, Any, Never, Self
@@ -29,9 +28,8 @@ from claimjobs.job import Job
 from claimjobs.options import ClaimsKind, HoldKind, Liveness, Retry, SideCar
 from claimjobs.per_key import PerKey
 from claimjobs.queue.access import Access
-from claimjobs.queue.batch_loop import BatchLoop, BatchSource, Drain
+from claimjobs.queue.batch_loop import BatchLoop, Drain, check_size
 from claimjobs.queue.consumer import Consumer
-from claimjobs.queue.executors import executor_of
 from claimjobs.queue.job_pool import JobPool, PoolObserver
 from claimjobs.queue.operations import QueueOperations
 from claimjobs.report import Report
@@ -140,8 +138,8 @@ class Queue(QueueOperations):
             hooks=Hooks(on_retry, on_dead),
         )
         self._control = Control(self)
-        self._access = Access(self.engine, self._chosen, self.report)
-        self._consumer = Consumer(self._access, self._chosen, self.report, self._control)
+        self._access = Access(self.engine, self._chosen, self.report, self._control)
+        self._consumer = Consumer(self._access)
         self.on_hang: Callable[[], None] = lambda: None
         """Called in another thread when a batch makes no progress for longer than `liveness.max_batch_time`."""
 
@@ -185,7 +183,8 @@ class Queue(QueueOperations):
                 rows, connection, on_bad=on_bad, unique=names, on_duplicate=on_duplicate
             )
         self.report.enqueued += count
-        self._consumer.restart_from_head()
+        if self._consumer.made_hold is not None:
+            self._consumer.made_hold.restart_from_head()
         return count
 
     async def aenqueue(
@@ -247,7 +246,7 @@ class Queue(QueueOperations):
 
         `where` narrows this claim further. Raises BadArgument, BadPredicate.
         """
-        _check_size(size)
+        check_size(size)
         return self._consumer.claim(size, where)
 
     def batches(
@@ -272,16 +271,8 @@ class Queue(QueueOperations):
         claim begins at the head of the queue again after ten times as long as the last such claim took, and after 2
         seconds at the latest. Raises BatchMisused if a batch is still open when the next one is asked for.
         """
-        return self._run(self._loop(size, where, drain=drain, poll=poll, idle=idle))
-
-    def _loop(self, size: int, where: Where, *, drain: Drain, poll: float, idle: float | None) -> BatchLoop:
-        _check_size(size)
-        source = BatchSource(self._consumer, size, where)
-        return BatchLoop(self._consumer, source, drain=drain, poll=poll, idle=idle)
-
-    def _run(self, loop: BatchLoop) -> Generator[Batch, None, None]:
-        """A generator of this Queue keeps it alive, and with it `on_hang`, while the loop runs."""
-        yield from loop
+        loop = BatchLoop(self._consumer, size, where, drain=drain, poll=poll, idle=idle, kept_alive=self)
+        return iter(loop)
 
     async def abatches(
         self,
@@ -298,8 +289,8 @@ class Queue(QueueOperations):
         `for job in batch` asks for the next one. Raises BadArgument with `hold="transaction"`, whose connection blocks.
         """
         self._chosen.need_lease("hold='transaction' would block the event loop by its connection: loop over `batches`")
-        loop = self._loop(size, where, drain=drain, poll=poll, idle=idle)
-        batches = self._run(loop)
+        loop = BatchLoop(self._consumer, size, where, drain=drain, poll=poll, idle=idle, kept_alive=self)
+        batches = iter(loop)
         with ThreadPoolExecutor(1, thread_name_prefix="claimjobs batches") as thread:
             try:
                 while (batch := await in_thread(next, batches, None, executor=thread, interrupt=loop.end)) is not None:
@@ -332,16 +323,12 @@ class Queue(QueueOperations):
         hand are suspects. Raises BadArgument with `hold="transaction"`, which handles one job after the other, and
         BadHandler.
         """
-        _check_size(size)
         if not isinstance(concurrency, int) or isinstance(concurrency, bool) or concurrency < 1:
             raise BadArgument(f"concurrency={concurrency!r}: give a whole number from 1")
         self._chosen.need_lease("hold='transaction' handles one job after the other: loop over `batches`")
-        pool = JobPool(self._consumer, size, where, concurrency, poll=poll, observer=observer or PoolObserver())
-        pool.executor, pool.drains = executor_of(handler, concurrency, pool), bool(drain)
-        loop = BatchLoop(self._consumer, pool, drain=drain, poll=poll, idle=idle)
-        with closing(self._run(loop)) as batches:
-            for batch in batches:
-                pool.take(batch)
+        told = observer or PoolObserver()
+        ends: dict[str, Any] = {"drain": drain, "poll": poll, "idle": idle}
+        JobPool(self._consumer, handler, size, where, count=concurrency, observer=told, **ends).run()
 
     def stop(self, timeout: float | None = None) -> None:
         """End `batches` after the current batch. May be called from any thread or signal handler; returns at once.
@@ -402,8 +389,3 @@ class Queue(QueueOperations):
 
     def __exit__(self, *_: object) -> None:
         self.close()
-
-
-def _check_size(size: Any) -> None:
-    if not isinstance(size, int) or isinstance(size, bool) or size < 1:
-        raise BadArgument(f"a batch of {size!r} jobs cannot be claimed: give a whole number from 1")

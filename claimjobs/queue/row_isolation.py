@@ -8,23 +8,23 @@ from __future__ import annotations
 
 import logging
 import time
+from contextlib import suppress
 from dataclasses import replace
 from typing import Final
 
 import sqlalchemy as sa
 
 from claimjobs.batch.claim_plan import ClaimPlan, ClaimPlans
-from claimjobs.batch.hold import Hold
 from claimjobs.claim.strategy import NOTHING, ClaimResult
-from claimjobs.control import Control
 from claimjobs.database.error_translation import reason
 from claimjobs.dialects import Key
-from claimjobs.errors import ClaimRefused, StatementTimedOut
+from claimjobs.errors import ClaimjobsError, ClaimRefused, StatementTimedOut
 from claimjobs.job import key_of
 from claimjobs.key_text import key_in_message
+from claimjobs.lease.lease_hold import LeaseHold
+from claimjobs.lease.transaction_hold import TransactionHold
 from claimjobs.log_events import JOBS_UNCLAIMABLE
 from claimjobs.queue.access import Access
-from claimjobs.report import Report
 from claimjobs.table.predicates import Where
 
 MOST: Final = 64
@@ -41,11 +41,32 @@ log = logging.getLogger("claimjobs.claim")
 class RowIsolation:
     """After an error it claims the candidates by halves, until one half succeeds or the row is alone that does not."""
 
-    def __init__(self, access: Access, plans: ClaimPlans, hold: Hold, *, report: Report, control: Control) -> None:
+    def __init__(self, access: Access, plans: ClaimPlans, hold: LeaseHold | TransactionHold) -> None:
         self._access, self._plans, self._hold = access, plans, hold
-        self._report, self._control = report, control
 
-    def may_be_a_row(self, error: Exception) -> bool:
+    def claim(self, size: int, where: Where, error: Exception) -> ClaimResult:
+        """Claim after this error. Raises the error if no row can be the cause; ClaimRefused if no row can be claimed;
+        and what the search itself raises: then the predicate or the order is at fault.
+
+        If each row takes too long, or the search, it is the server: the claim is tried again until the patience is
+        over, as after an outage.
+        """
+        ends = time.monotonic() + self._access.settings.liveness.patience
+        while True:
+            if not self._may_be_a_row(error):
+                raise error
+            plan = self._plans.plan(where)
+            try:
+                return self._claim_by_halves(size, plan, error)
+            except StatementTimedOut:
+                if self._access.control.stopping or time.monotonic() >= ends:
+                    raise
+            try:
+                return self._hold.claim(size, replace(plan, divisible=False))
+            except ERRORS as again:
+                error = again
+
+    def _may_be_a_row(self, error: Exception) -> bool:
         """Whether a claim of other rows may succeed after this error. Conflicts and lost connections are tried again
         before.
         """
@@ -57,28 +78,6 @@ class RowIsolation:
             return False
         return errors.may_be_of_a_row(error) and errors.unfit_setting(error) is None
 
-    def claim(self, size: int, where: Where, error: Exception, patience: float) -> ClaimResult:
-        """Claim after this error. Raises the error if no row can be the cause; ClaimRefused if no row can be claimed;
-        and what the search itself raises: then the predicate or the order is at fault.
-
-        If each row takes too long, or the search, it is the server: the claim is tried again for `patience` seconds, as
-        after an outage.
-        """
-        since = time.monotonic()
-        while True:
-            if not self.may_be_a_row(error):
-                raise error
-            plan = self._plans.plan(where)
-            try:
-                return self._claim_by_halves(size, plan, error)
-            except StatementTimedOut:
-                if self._control.stopping or time.monotonic() >= since + patience:
-                    raise
-            try:
-                return self._hold.claim(size, replace(plan, divisible=False))
-            except ERRORS as again:
-                error = again
-
     def _claim_by_halves(self, size: int, plan: ClaimPlan, error: Exception) -> ClaimResult:
         candidates = self._candidates(plan, max(EVERY, min(size, MOST)), error)
         groups, alone, too_slow = [candidates], dict[Key, Exception](), 0
@@ -87,7 +86,7 @@ class RowIsolation:
                 claimed = self._hold.claim(min(size, len(group)), self._only(plan, group))
             except ERRORS as failed:
                 too_long = isinstance(failed, StatementTimedOut)
-                if not self.may_be_a_row(failed) or (too_long and self._control.stopping):
+                if not self._may_be_a_row(failed) or (too_long and self._access.control.stopping):
                     raise
                 if len(group) == 1:
                     alone[group[0]] = failed
@@ -104,21 +103,16 @@ class RowIsolation:
         return self._claimed_none(candidates, alone, error)
 
     def _claimed_none(self, candidates: list[Key], alone: dict[Key, Exception], error: Exception) -> ClaimResult:
+        """Each candidate was refused, or others hold it."""
         for slow in alone.values():
             if isinstance(slow, StatementTimedOut):
                 raise slow  # no other row shows that it is not the server
-        if not candidates or (len(alone) >= EVERY and not self._report.claimed):
-            raise self._of_no_row(error)
+        if not candidates or (len(alone) >= EVERY and not self._access.report.claimed):
+            if isinstance(error, StatementTimedOut):
+                raise error
+            raise ClaimRefused(self._access.backend.source.name, _cause(error)) from error
         self._leave(alone)
         return NOTHING._replace(found=len(candidates) - len(alone))
-
-    def _of_no_row(self, error: Exception) -> Exception:
-        """What to raise for an error that each candidate causes."""
-        if isinstance(error, StatementTimedOut):
-            return error
-        refused = ClaimRefused(self._access.backend.source.name, _cause(error))
-        refused.__cause__ = error
-        return refused
 
     def _candidates(self, plan: ClaimPlan, most: int, error: Exception) -> list[Key]:
         """The keys of the first candidates. Nothing else of these rows is read. It raises what is wrong with every row,
@@ -145,10 +139,12 @@ class RowIsolation:
         return replace(plan, selection=selection, strategy=self._plans.strategy(selection), divisible=len(keys) > 1)
 
     def _leave(self, alone: dict[Key, Exception]) -> None:
+        """Claim these rows no more, and tell it: in the log, in the report, and, if there is an owner, in its row."""
+        name = self._access.backend.source.name
         for key, error in alone.items():
             self._plans.leave(key)
-            self._report.unclaimable += 1
-            name, why = self._access.backend.source.name, _cause(error)
+            self._access.report.unclaimable += 1
+            why = _cause(error)
             log.warning(
                 "table %s: the row with the key %s cannot be claimed: %s; this consumer leaves it, and goes on with "
                 "others: correct the row, or what refuses it, and start the consumer again",
@@ -157,6 +153,9 @@ class RowIsolation:
                 why,
                 extra={"event": JOBS_UNCLAIMABLE, "queue": name, "jobs": 1, "keys": [key], "error": why},
             )
+        if alone and self._hold.owner is not None:
+            with suppress(sa.exc.SQLAlchemyError, ClaimjobsError):  # the claim goes on if that cannot be written
+                self._hold.owner.row.note_unclaimable(len(self._plans.left))
 
 
 def _cause(error: Exception) -> str:

@@ -16,7 +16,7 @@ from claimjobs.errors import BadHandler, NothingDecided
 from claimjobs.job import Done, Job
 from claimjobs.log_events import SETUP_FAILED
 from claimjobs.log_records import enable_loggers
-from claimjobs.queue.references import load
+from claimjobs.queue.map_file import load
 from claimjobs.signals import Cancelled
 
 Per = Literal["batch", "job"]

@@ -27,9 +27,8 @@ from claimjobs.errors import BadHandler, ClaimjobsError, NothingDone, ReferenceN
 from claimjobs.log_events import CONSUMER_CANCELLED, CONSUMER_FAILED
 from claimjobs.log_records import LogFormat
 from claimjobs.options import Liveness
-from claimjobs.queue.map_file import Described, queue_of
+from claimjobs.queue.map_file import Described, load, queue_of
 from claimjobs.queue.queue import Queue
-from claimjobs.queue.references import load
 from claimjobs.report import Report
 from claimjobs.settle.failures import Hooks
 from claimjobs.signals import Cancelled, allow_cancel, exit_despite_threads, handle, unblock_signals

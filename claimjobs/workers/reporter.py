@@ -10,7 +10,7 @@ from typing import Final, Self
 
 from claimjobs.batch.batch import Batch
 from claimjobs.job import Job
-from claimjobs.queue.executors import PooledJob
+from claimjobs.queue.job_pool import PooledJob
 from claimjobs.queue.queue import Queue
 from claimjobs.workers.consumer import BatchObserver
 from claimjobs.workers.process_slot import OpenJobs

@@ -10,6 +10,7 @@ import sqlalchemy as sa
 from claimjobs import Queue, make, side_car_tables
 from claimjobs.errors import BadPredicate, ClaimRefused, StatementTimedOut
 from claimjobs.options import Liveness
+from claimjobs.queue.row_isolation import RowIsolation
 from tests.backends import Backend, wait_for
 from tests.cli.command import claimjobs
 from tests.conformance.jobs import jobs, names
@@ -226,5 +227,5 @@ def test_a_claim_goes_on_if_nobody_can_be_told_how_many_rows_it_leaves(
 
     assert hold.owner is not None
     monkeypatch.setattr(hold.owner.row, "note_unclaimable", no_connection)
-    queue._consumer.plans.leave(7)
-    queue._consumer._note_left()
+    RowIsolation(queue._access, queue._consumer.plans, hold)._leave({7: ValueError("not this one")})
+    assert queue.report.unclaimable == 1

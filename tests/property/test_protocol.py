@@ -160,7 +160,7 @@ class Protocol(RuleBasedStateMachine):
         if mine and (any(job.suspect for job in mine) or any(self.model.jobs[name].suspect for name in wanted)):
             return multiple()  # suspects are held alone: see `test_an_owner_holds_suspects_alone`
         # What others put before its cursor it finds in time (tests/conformance/test_cursor.py), as the model has none.
-        consumer.queue._consumer.restart_from_head()
+        consumer.queue._consumer.hold.restart_from_head()
         batch = consumer.queue.claim(size)
         self._asked(consumer)
         taken = [job.d for job in batch.jobs]
