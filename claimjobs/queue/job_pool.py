@@ -125,10 +125,10 @@ class JobPool(BatchLoop):
         """
         item.begun = True
         self._hold.progress(item.claim)
-        if self._holds(item):
-            return True
-        self.end_job(item)
-        return False
+        is_held = not item.job.is_lost and self._hold.is_held(item.claim)
+        if not is_held:
+            self.end_job(item)
+        return is_held
 
     def end_job(self, item: PooledJob) -> None:
         """The handler has ended; `item.error` is what it raised. However long the job waits for its settle, it does not
@@ -224,16 +224,14 @@ class JobPool(BatchLoop):
         """Wait no more for jobs that were cancelled, given to others because their handler hangs, or released at a
         deadline."""
         self._looked_at = time.monotonic()
-        lost = [item for item in self._items if item.begun and not self._holds(item)]
+        begun = [item for item in self._items if item.begun]
+        lost = [item for item in begun if item.job.is_lost or not self._hold.is_held(item.claim)]
         ended = set(self._ended)
         for item in lost:
             if item not in ended:
                 item.cancelled = True
                 self._executor.give_up(item)
                 self._ended.append(item)
-
-    def _holds(self, item: PooledJob) -> bool:
-        return not item.job.is_lost and self._hold.is_held(item.claim)
 
     # --- settling ----------------------------------------------------------------------------------------
 
@@ -350,13 +348,11 @@ class Threads:
 
     def take_back(self) -> list[PooledJob]:
         """Those that no handler has begun. They are not handled any more."""
-        waiting: list[PooledJob] = []
+        waiting = list[PooledJob | None]()
         with suppress(Empty):
             while True:
-                item = self._waiting.get_nowait()
-                if item is not None:
-                    waiting.append(item)
-        return waiting
+                waiting.append(self._waiting.get_nowait())
+        return [item for item in waiting if item is not None]
 
     def give_up(self, item: PooledJob) -> None:
         """Another thread takes the place of the one that hangs, which ends after this call."""
@@ -399,12 +395,10 @@ class EventLoop:
         self._thread.start()
 
     def start(self, items: Iterable[PooledJob]) -> None:
-        """Handle these, in their order, after those that wait already."""
         self._waiting.extend(items)
         self._loop.call_soon_threadsafe(self._fill)
 
     def take_back(self) -> list[PooledJob]:
-        """Those that no handler has begun. They are not handled any more."""
         waiting = []
         with suppress(IndexError):
             while True:
@@ -412,7 +406,6 @@ class EventLoop:
         return waiting
 
     def give_up(self, item: PooledJob) -> None:
-        """Nobody waits for the end of this one any more: cancel it. Another one may begin."""
         self._loop.call_soon_threadsafe(self._cancel, item)
 
     def close(self) -> None:
