@@ -326,9 +326,8 @@ class Queue(QueueOperations):
         if not isinstance(concurrency, int) or isinstance(concurrency, bool) or concurrency < 1:
             raise BadArgument(f"concurrency={concurrency!r}: give a whole number from 1")
         self._chosen.need_lease("hold='transaction' handles one job after the other: loop over `batches`")
-        told = observer or PoolObserver()
-        ends: dict[str, Any] = {"drain": drain, "poll": poll, "idle": idle}
-        JobPool(self._consumer, handler, size, where, count=concurrency, observer=told, **ends).run()
+        more: dict[str, Any] = {"drain": drain, "poll": poll, "idle": idle, "observer": observer or PoolObserver()}
+        JobPool(self._consumer, handler, size, where, count=concurrency, **more).run()
 
     def stop(self, timeout: float | None = None) -> None:
         """End `batches` after the current batch. May be called from any thread or signal handler; returns at once.
