@@ -22,7 +22,7 @@ import sqlalchemy as sa
 from rich.console import Console
 
 from claimjobs import PerKey, Queue, job_table, key_tables, make, tables_for
-from claimjobs.cli.watch_screen import WatchScreen
+from claimjobs.cli.watch import screen
 from claimjobs.embedded.server import temporary
 from claimjobs.metrics.http_server import serving
 from claimjobs.metrics.page import PageReader, queue_pages
@@ -67,7 +67,7 @@ def main() -> None:
         seen = queue.overview()
         for width, height in SIZES:
             console = Console(record=True, width=width, height=height, file=io.StringIO(), force_terminal=True)
-            console.print(WatchScreen(seen, history), end="")
+            console.print(screen(seen, history, (width, height)), end="")
             picture = IMAGES / f"watch-{width}x{height}.svg"
             console.save_svg(str(picture), title="claimjobs watch --table emails")
             picture.write_text(_without_fonts(picture.read_text(encoding="utf-8")), encoding="utf-8")

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import logging
+import threading
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import asdict
 from datetime import datetime, timedelta
@@ -15,103 +17,120 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from claimjobs.cli.bursts import Bursts
 from claimjobs.cli.console import completed, data, log_to, number, show
 from claimjobs.instants import age
 from claimjobs.key_text import visible
-from claimjobs.log_events import PROGRESS
+from claimjobs.log_events import FAILURES_COUNTED, JOB_DEAD, JOB_RETRY, PROGRESS
 from claimjobs.log_records import LogFormat, TextFormatter, stderr_handler
 from claimjobs.report import Report
 from claimjobs.workers.run import Snapshot, Summary
 
 EVERY: Final = 30.0
 """Seconds between two lines: a log is kept for long, and a run may be idle for days."""
+SHOWN: Final = 3
+"""So many failures by the same error have a line each."""
+BURST: Final = 5.0
+"""Seconds after which the further ones are counted in a line. Without any in that time, the burst is over."""
 
 log = logging.getLogger("claimjobs.screen")
+settle_log = logging.getLogger("claimjobs.settle")
+
+
+class Bursts(logging.Filter):
+    """Of many jobs that fail by the same error a text log has the first ones, and how many more there were."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._counts = Counter[tuple[str, str, int]]()
+        """Records by event, error and level."""
+        self._guard = threading.Lock()
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        event, error = getattr(record, "event", None), str(getattr(record, "error", ""))
+        if event not in (JOB_RETRY, JOB_DEAD):
+            return True
+        with self._guard:
+            self._counts[event, error, record.levelno] += 1
+            return self._counts[event, error, record.levelno] <= SHOWN
+
+    def tell(self) -> None:
+        """Log how many more there were of each burst. Call it every BURST seconds, and at the end."""
+        with self._guard:
+            counted = {kind: count for kind, count in self._counts.items() if count > SHOWN}
+            self._counts = Counter(dict.fromkeys(counted, SHOWN))  # these go on, the others are over
+        for (event, error, level), count in counted.items():
+            became = "dead" if event == JOB_DEAD else "to run again"
+            fields = {"event": FAILURES_COUNTED, "jobs": count - SHOWN, "error": error}
+            words = "%s, %s, by the same error: %s"
+            settle_log.log(level, words, number(count - SHOWN, "more failure"), became, error, extra=fields)
 
 
 class Screen:
-    """Shows a run while the block lasts: as a line on standard error, among those of the log.
+    """Shows a run, and writes the log, while the block lasts.
 
     A new phase is shown at once; within a phase the state is shown now and then, and only if it has changed.
     """
 
-    def __init__(self, log_format: LogFormat = "text", every: float = EVERY, *, verbose: bool = False) -> None:
-        """`every`: the seconds between two states that are shown. `verbose`: with the claims and what they met."""
-        self._log_format, self._every, self._verbose = log_format, every, verbose
+    def __init__(
+        self,
+        log_format: LogFormat = "text",
+        every: float | None = None,
+        *,
+        as_json: bool = False,
+        quiet: bool = False,
+        verbose: bool = False,
+        terminal: Console | None = None,
+    ) -> None:
+        """The state is a JSON object on standard output (`as_json`), a record of a log of JSON, a table on a terminal,
+        or else a line on standard error, `every` so many seconds. `quiet`: it is not shown. `verbose`: with the claims
+        and what they met. `terminal`: where the table is drawn; None: on standard error, if that is one.
+        """
+        self._log_format, self._every, self._as_json = log_format, EVERY if every is None else every, as_json
+        self._quiet, self._verbose = quiet, verbose
         self._bursts = Bursts()
-        self._next = 0.0
+        self._tell_at = self._next = 0.0
         self._shown: tuple[object, ...] = ()
+        if terminal is None and every is None and log_format == "text" and not (quiet or as_json):
+            # What is printed there is never read as markup, such as `[/red]`.
+            terminal = Console(stderr=True, markup=False, emoji=False, highlight=False)
+            terminal = terminal if terminal.is_terminal else None
+        self._live: Live | None = None
+        if terminal is not None:
+            self._live = Live(console=terminal, refresh_per_second=5, redirect_stdout=False, redirect_stderr=False)
 
     def __enter__(self) -> Self:
-        self._log_to(stderr_handler(self._log_format))
+        handler = stderr_handler(self._log_format) if self._live is None else _LinesAbove(self._live.console)
+        if self._log_format == "text" and not self._verbose:
+            handler.addFilter(self._bursts)
+        log_to(handler)
+        if self._live is not None:
+            self._live.start()
         return self
 
     def __exit__(self, *_: object) -> None:
         self._bursts.tell()
-
-    def _log_to(self, handler: logging.Handler) -> None:
-        """Write the log by this handler: as text that a person reads, without the rest of a burst."""
-        if self._log_format == "text" and not self._verbose:
-            handler.addFilter(self._bursts)
-        log_to(handler)
+        if self._live is not None:
+            self._live.stop()
 
     def update(self, snapshot: Snapshot) -> None:
-        """Show this state, if it is news and the last one was not shown just now."""
-        news = _phase(snapshot), _figures(snapshot.total), snapshot.waiting, snapshot.ready
-        if news == self._shown:
+        """Show this state, if it is news and the last one was not shown just now. The table is always drawn anew."""
+        if snapshot.elapsed >= self._tell_at:
+            self._tell_at = snapshot.elapsed + BURST
+            self._bursts.tell()
+        if self._live is not None:
+            self._live.update(drawn(snapshot, verbose=self._verbose))
             return
-        if snapshot.elapsed >= self._next or news[:1] != self._shown[:1]:
-            self._next = snapshot.elapsed + self._every
-            self._shown = news
-            self._show(snapshot)
-
-    def _show(self, snapshot: Snapshot) -> None:
-        show(_line(snapshot, verbose=self._verbose), err=True)
-
-
-class Quiet(Screen):
-    """The log, and no state of the run."""
-
-    def update(self, snapshot: Snapshot) -> None:
-        """Show nothing."""
-
-
-class LogLines(Screen):
-    """A log record, so that all of standard error is in the format of the log."""
-
-    def _show(self, snapshot: Snapshot) -> None:
-        line = _line(snapshot, verbose=self._verbose)
-        log.info("%s", line, extra={"event": PROGRESS, **_plain(snapshot)})
-
-
-class JsonLines(Screen):
-    """One JSON object a line on standard output."""
-
-    def _show(self, snapshot: Snapshot) -> None:
-        data(json.dumps({"event": PROGRESS, **_plain(snapshot)}))
-
-
-class LiveTable(Screen):
-    """A table on the terminal, redrawn in place; log lines scroll above it."""
-
-    def __init__(self, console: Console, *, verbose: bool = False) -> None:
-        super().__init__(verbose=verbose)
-        self._console = console
-        self._live = Live(console=console, refresh_per_second=5, redirect_stdout=False, redirect_stderr=False)
-
-    def __enter__(self) -> Self:
-        self._log_to(_LinesAbove(self._console))
-        self._live.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        super().__exit__()
-        self._live.stop()
-
-    def update(self, snapshot: Snapshot) -> None:
-        """Show this state: the time passes, too."""
-        self._live.update(drawn(snapshot, verbose=self._verbose))
+        news = _phase(snapshot), _figures(snapshot.total), snapshot.waiting, snapshot.ready
+        is_early = snapshot.elapsed < self._next and news[:1] == self._shown[:1]
+        if self._quiet or is_early or news == self._shown:
+            return
+        self._next, self._shown = snapshot.elapsed + self._every, news
+        if self._as_json:
+            data(json.dumps({"event": PROGRESS, **_plain(snapshot)}))
+        elif self._log_format == "json":
+            log.info("%s", _line(snapshot, verbose=self._verbose), extra={"event": PROGRESS, **_plain(snapshot)})
+        else:
+            show(_line(snapshot, verbose=self._verbose), err=True)
 
 
 class _LinesAbove(logging.Handler):
@@ -128,26 +147,6 @@ class _LinesAbove(logging.Handler):
             self._console.print(line, soft_wrap=True)
         except Exception:
             self.handleError(record)
-
-
-def screen_for(
-    as_json: bool, log_format: LogFormat, every: float | None = None, *, quiet: bool = False, verbose: bool = False
-) -> Screen:
-    """JSON lines if asked for; else a live table if standard error is a terminal, otherwise lines. `every`: the seconds
-    between two of them; None: the default, or the live table. `quiet`: no state is shown.
-    """
-    if quiet:
-        return Quiet(log_format)
-    seconds = EVERY if every is None else every
-    if as_json:
-        return JsonLines(log_format, seconds, verbose=verbose)
-    if log_format == "json":
-        return LogLines(log_format, seconds, verbose=verbose)
-    # What is printed there is never read as markup, such as `[/red]`.
-    console = Console(stderr=True, markup=False, emoji=False, highlight=False)
-    if console.is_terminal and every is None:
-        return LiveTable(console, verbose=verbose)
-    return Screen(log_format, seconds, verbose=verbose)
 
 
 # --- the table -----------------------------------------------------------------------------------------------
@@ -169,33 +168,29 @@ def drawn(snapshot: Snapshot, *, verbose: bool = False) -> Group:
         (_pace(snapshot), "bold green"),
         f"   queue length {_or_unknown(snapshot.waiting)}",
     )
-    total = snapshot.total
-    totals = _figures(total)
+    parts: list[Any] = [headline]
+    if snapshot.to_come is not None:  # the share of the work that is done, and the time for the rest
+        done = snapshot.total.done + snapshot.total.dead
+        share = done / (done + snapshot.to_come) if done + snapshot.to_come else 1.0
+        left = f"{age(snapshot.to_come / snapshot.rate)} left" if snapshot.rate else ""
+        parts.append(Table.grid(padding=(0, 1)))
+        parts[-1].add_row(ProgressBar(total=1.0, completed=share, width=40), f"{share:.0%}", left)
+    totals = _figures(snapshot.total)
     if verbose:
-        totals |= {"empty claims": total.empty_claims, "collisions": total.collisions}
+        totals |= {"empty claims": snapshot.total.empty_claims, "collisions": snapshot.total.collisions}
     shown = [part for name, count in totals.items() for part in (f"{name} ", (f"{count:,}   ", "bold"))]
-    return Group(headline, *_bar(snapshot), Text(), table, Text(), Text.assemble(*shown))
-
-
-def _bar(snapshot: Snapshot) -> Iterator[Table]:
-    """The share of the work that is done, and the time for the rest, if the run has an end."""
-    if snapshot.to_come is None:
-        return
-    done = snapshot.total.done + snapshot.total.dead
-    share = done / (done + snapshot.to_come) if done + snapshot.to_come else 1.0
-    left = f"{age(snapshot.to_come / snapshot.rate)} left" if snapshot.rate else ""
-    row = Table.grid(padding=(0, 1))
-    row.add_row(ProgressBar(total=1.0, completed=share, width=40), f"{share:.0%}", left)
-    yield row
+    return Group(*parts, Text(), table, Text(), Text.assemble(*shown))
 
 
 # --- lines ---------------------------------------------------------------------------------------------------
 
 
-def summary_lines(summary: Summary, *, has_balance: bool = False, verbose: bool = False) -> list[str]:
+def summary_lines(
+    summary: Summary, *, has_balance: bool = False, drains: bool = False, verbose: bool = False
+) -> list[str]:
     """The summary, for a person. `has_balance`: the run had the table for itself, so that its jobs must add up.
 
-    `verbose`: with its claims, and what they met.
+    `drains`: the run could have waited for retries. `verbose`: with its claims, and what they met.
     """
     done = f"{summary.done:,} done, {summary.failed:,} dead, {summary.total.retried:,} failed and tried again"
     lines = [f"{done}; {_or_unknown(summary.left)} left in the queue"]
@@ -204,23 +199,20 @@ def summary_lines(summary: Summary, *, has_balance: bool = False, verbose: bool 
         out = f"{summary.done:,} done + {summary.failed:,} dead + {_or_unknown(summary.left)} left"
         difference = f", {summary.unaccounted:+,} not accounted for" if summary.unaccounted else ""
         lines = [f"{into} = {out}{difference}"]
-    pace = f"{summary.rate:,.0f} jobs/s over {summary.seconds:.1f} s"
+    pace = f"{number(round(summary.rate), 'job')}/s over {summary.seconds:.1f} s"
     lines.append("; ".join([pace, *_effort(summary.total, verbose=verbose)]))
     if summary.replaced:
         died = f"processes that died, replaced: {summary.replaced}; jobs reclaimed: {summary.handed_back:,}"
         lines.append(f"{died}; what each of them did last may not be counted")
     if summary.retries:
-        lines.append(f"{summary.retries:,} wait for their retry{_next(summary)}; --drain-retries waits for them")
+        line = f"{summary.retries:,} wait for their retry"
+        if summary.next_retry is not None:  # by the local clock
+            at = datetime.now().astimezone() + timedelta(seconds=summary.next_retry)
+            line += f", the next at {at:%Y-%m-%d %H:%M:%S}"
+        lines.append(f"{line}; --drain-retries waits for them" if drains else line)
     if summary.gave_up is not None:
         lines.append(f"gave up: {completed(summary.gave_up)}")
     return lines
-
-
-def _next(summary: Summary) -> str:
-    """The time of the next retry by the local clock."""
-    if summary.next_retry is None:
-        return ""
-    return f", the next at {datetime.now().astimezone() + timedelta(seconds=summary.next_retry):%Y-%m-%d %H:%M:%S}"
 
 
 def summary_json(summary: Summary) -> str:
@@ -245,13 +237,8 @@ def _line(snapshot: Snapshot, *, verbose: bool) -> str:
 
 
 def _figures(total: Report) -> dict[str, int]:
-    return {
-        "generated": total.enqueued,
-        "claimed": total.claimed,
-        "done": total.done,
-        "dead": total.dead,
-        "retried": total.retried,
-    }
+    generated = {"generated": total.enqueued} if total.enqueued else {}
+    return {**generated, "claimed": total.claimed, "done": total.done, "dead": total.dead, "retried": total.retried}
 
 
 def _effort(total: Report, *, verbose: bool) -> Iterator[str]:
@@ -270,10 +257,10 @@ def _phase(snapshot: Snapshot) -> str:
 def _pace(snapshot: Snapshot) -> str:
     """The rate; before the run: how many processes are ready."""
     if snapshot.phase != "starting":
-        return f"{snapshot.rate:,.0f} jobs/s"
+        return f"{number(round(snapshot.rate), 'job')}/s"
     generators = f", {number(len(snapshot.generators), 'generator')}" if snapshot.generators else ""
     return f"{snapshot.ready} of {number(len(snapshot.consumers), 'consumer')} ready{generators}"
 
 
 def _or_unknown(count: int | None) -> str:
-    return "?" if count is None else f"{count:,}"
+    return "unknown" if count is None else f"{count:,}"

@@ -16,7 +16,7 @@ from claimjobs.cli import exits
 from claimjobs.cli.console import LOG_FORMAT, data, log_to, show, write_nowhere
 from claimjobs.cli.options import AT_LEAST_1, COUNT, AnyOption, Number, Seconds, bind, port
 from claimjobs.cli.queue_options import Target, claim_options, retry_options
-from claimjobs.cli.screen import Screen, screen_for, summary_json, summary_lines
+from claimjobs.cli.screen import Screen, summary_json, summary_lines
 from claimjobs.log_records import LogFormat, stderr_handler
 from claimjobs.options import Liveness
 from claimjobs.signals import after, exit_despite_threads, graceful, interrupted_at_once
@@ -169,11 +169,11 @@ def start_processing(
         )
         log_details(plan.verbose)
         log_to(stderr_handler(plan.log_format))  # until the screen shows the log
-        screen = screen_for(as_json, plan.log_format, progress_every, quiet=quiet, verbose=plan.verbose)
+        screen = Screen(plan.log_format, progress_every, as_json=as_json, quiet=quiet, verbose=plan.verbose)
         supervisor, threads = Supervisor(plan, run, screen.update), threading.enumerate()
         summary = _supervised(supervisor, screen, endpoints.served(supervisor, plan))
     is_demonstration = plan.handler is None
-    lines = summary_lines(summary, has_balance=is_demonstration, verbose=plan.verbose)
+    lines = summary_lines(summary, has_balance=is_demonstration, drains=run.drain, verbose=plan.verbose)
     _print([summary_json(summary)] if as_json else lines, supervisor.display_error, as_json=as_json)
     code = exits.TABLE if summary.table_missing else exits.GAVE_UP if summary.gave_up else exits.OK
     code = exits.INTERRUPTED if supervisor.cancelled else code

@@ -52,43 +52,34 @@ class BacklogReader:
         self._began = self._next = -inf
 
     def latest(self) -> Reading:
-        """The backlog now, or a moment ago."""
+        """The backlog now, or a moment ago: a thread reads it if the last reading is old."""
         with self._guard:
-            thread = self._started()
+            is_reading = self._thread is not None and self._thread.is_alive()
+            if not is_reading and time.monotonic() >= self._next:
+                self._began = time.monotonic()
+                self._thread = threading.Thread(target=self._read, name="claimjobs backlog", daemon=True)
+                self._thread.start()
+            thread = self._thread
         if thread is not None:
             thread.join(PATIENCE)
             if thread.is_alive() and time.monotonic() - self._began > STALE:
                 return Reading(self._last.backlog, f"the database has not answered for {STALE:g} s")
         return self._last
 
-    def _started(self) -> threading.Thread | None:
-        """The thread that reads now, if any; started if a reading is due."""
-        if self._thread is not None and self._thread.is_alive():
-            return self._thread
-        if time.monotonic() < self._next:
-            return None
-        self._began = time.monotonic()
-        self._thread = threading.Thread(target=self._read, name="claimjobs backlog", daemon=True)
-        self._thread.start()
-        return self._thread
-
     def _read(self) -> None:
+        """Read, and log once that the queue cannot be read, and once that it can be again."""
+        before = self._last.error
         try:
-            reading = Reading(self._read_now(), None)
-        except (ClaimjobsError, sa.exc.SQLAlchemyError) as error:
-            reading = Reading(self._last.backlog, error=reason(error))
-        self._log_change(reading)
-        self._last = reading
+            self._last = Reading(self._read_now(), None)
+            if before not in (None, Reading().error):
+                log.warning("the backlog can be read again", extra={"event": BACKLOG_RESTORED, "queue": self.table})
+        except (ClaimjobsError, sa.exc.SQLAlchemyError) as failure:
+            error = reason(failure)
+            if error != before:
+                fields = {"event": BACKLOG_FAILED, "queue": self.table, "error": error}
+                log.warning("the backlog cannot be read: %s", error, extra=fields)
+            self._last = Reading(self._last.backlog, error)
         self._next = time.monotonic() + max(self._every, SHARE * (time.monotonic() - self._began))
 
     def _read_now(self) -> Backlog:
         return self._queue.backlog(self._limit)
-
-    def _log_change(self, reading: Reading) -> None:
-        """Log once that the queue cannot be read, and once that it can be again."""
-        before = self._last.error
-        if reading.error is not None and reading.error != before:
-            fields = {"event": BACKLOG_FAILED, "queue": self.table, "error": reading.error}
-            log.warning("the backlog cannot be read: %s", reading.error, extra=fields)
-        elif reading.error is None and before not in (None, Reading().error):
-            log.warning("the backlog can be read again", extra={"event": BACKLOG_RESTORED, "queue": self.table})

@@ -6,7 +6,7 @@ import io
 import logging
 import socket
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from socketserver import TCPServer, ThreadingMixIn
 from typing import Any, Final
@@ -43,9 +43,16 @@ def serving(host: str, port: int, pages: Mapping[str, WSGIApplication]) -> Itera
             server.shutdown()
 
 
-def answer(start: StartResponse, text: str, status: str = "200 OK") -> list[bytes]:
+def answer(
+    start: StartResponse,
+    text: str,
+    status: str = "200 OK",
+    *,
+    kind: str = "text/plain",
+    headers: Iterable[tuple[str, str]] = (),
+) -> list[bytes]:
     """The answer of a WSGI application that says this text."""
-    start(status, [("Content-Type", "text/plain; charset=utf-8")])
+    start(status, [("Content-Type", f"{kind}; charset=utf-8"), *headers])
     return [text.encode()]
 
 

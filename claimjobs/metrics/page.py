@@ -10,20 +10,31 @@ from typing import Any, Final
 from wsgiref.types import StartResponse, WSGIApplication, WSGIEnvironment
 
 from claimjobs.admin.backlog import Backlog
-from claimjobs.admin.overview import COUNTED, FailedJob, History, Overview, outlook
+from claimjobs.admin.overview import COUNTED, History, Overview, outlook
 from claimjobs.instants import age
 from claimjobs.key_text import key_in_message, visible
 from claimjobs.metrics.backlog_reader import BacklogReader
+from claimjobs.metrics.http_server import answer
 
 REFRESH: Final = 5
 """Seconds after which a browser loads the page again."""
 LONGEST: Final = 200
 """Characters of a text that are shown."""
 MOST_OWNERS: Final = 100
+OWNERS: Final = ("owner", "host:pid", "holds", "heartbeat", "")
+KEYS: Final = ("key", "holds", "its turn")
+FAILED: Final = ("failed job", "failures", "next try", "last error")
+"""The titles of the rows below, which `claimjobs watch` shows, too."""
 WIDTH, HEIGHT = 600, 80
 """Of a plot."""
 POLICY: Final = "default-src 'none'; style-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
 """A browser runs nothing of this page, and loads nothing but its style from here, whatever the jobs say."""
+HEADERS: Final = (
+    ("Content-Security-Policy", POLICY),
+    ("X-Content-Type-Options", "nosniff"),
+    ("Referrer-Policy", "no-referrer"),
+    ("Cache-Control", "no-store"),
+)
 STYLE: Final = """\
 :root { color-scheme: light dark; font: 15px/1.5 system-ui, sans-serif; }
 body { margin: 2rem auto; max-width: 60rem; padding: 0 1rem; }
@@ -36,6 +47,24 @@ polyline { fill: none; stroke: currentColor; stroke-width: 1.5; }
 .warning { font-weight: bold; color: #b45309; }
 footer { color: gray; }
 """
+
+
+def owner_rows(seen: Overview, most: int) -> Iterator[tuple[object, ...]]:
+    """The first owners, dead ones before others."""
+    for owner in seen.dead_owners_first[:most]:
+        yield owner.id, f"{owner.host}:{owner.pid}", f"{owner.jobs:,}", f"{age(owner.silence)} ago", owner.life
+
+
+def key_rows(seen: Overview, most: int | None = None) -> Iterator[tuple[object, ...]]:
+    """The first keys of `per_key` that wait."""
+    return ((key_in_message(key.key), f"{key.jobs:,}", key.when) for key in seen.keys[:most])
+
+
+def failed_rows(seen: Overview, retrying: int | None = None, dead: int | None = None) -> Iterator[tuple[object, ...]]:
+    """So many jobs that will be tried again, and so many dead ones; None: all that were read."""
+    jobs = [*((job, job.when) for job in seen.retrying[:retrying]), *((job, "dead") for job in seen.dead[:dead])]
+    for job, when in jobs:
+        yield key_in_message(job.key), "" if job.failures is None else job.failures, when, job.error
 
 
 class PageReader(BacklogReader):
@@ -57,31 +86,19 @@ def queue_pages(reader: PageReader) -> dict[str, WSGIApplication]:
 
     def page(_environ: WSGIEnvironment, start: StartResponse) -> list[bytes]:
         error = reader.latest().error
-        return _answer(start, "text/html", "".join(_html(reader, error)))
+        return answer(start, "".join(_html(reader, error)), kind="text/html", headers=HEADERS)
 
     def style(_environ: WSGIEnvironment, start: StartResponse) -> list[bytes]:
-        return _answer(start, "text/css", STYLE)
+        return answer(start, STYLE, kind="text/css", headers=HEADERS)
 
     return {"/": page, "/style.css": style}
-
-
-def _answer(start: StartResponse, kind: str, text: str) -> list[bytes]:
-    headers = {
-        "Content-Type": f"{kind}; charset=utf-8",
-        "Content-Security-Policy": POLICY,
-        "X-Content-Type-Options": "nosniff",
-        "Referrer-Policy": "no-referrer",
-        "Cache-Control": "no-store",
-    }
-    start("200 OK", list(headers.items()))
-    return [text.encode()]
 
 
 # --- the page ------------------------------------------------------------------------------------------------
 
 
 def _html(reader: PageReader, error: str | None) -> Iterator[str]:
-    title = _text(reader.table)
+    title, seen, history = _text(reader.table), reader.seen, reader.history
     yield (
         f'<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n<title>{title} - claimjobs</title>\n'
         '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
@@ -89,55 +106,34 @@ def _html(reader: PageReader, error: str | None) -> Iterator[str]:
         f"<h1>{title}</h1>\n"
     )
     if error is not None:
-        yield f'<p class="warning">The table cannot be read: {_text(error)}</p>\n'
-    if reader.seen is not None:
-        yield from _shown(reader.seen, reader.history)
+        yield _warning(f"The table cannot be read: {error}")
+    if seen is not None:
+        if seen.paused is not None:
+            yield _warning(f"Paused for {age(seen.paused)}{f': {seen.pause_reason}' if seen.pause_reason else ''}")
+        elif not seen.has_consumers:
+            yield _warning("No consumer is running")
+        yield f"<p>{_text(', '.join(outlook(seen, history)))}; {seen.now:%Y-%m-%d %H:%M:%S} UTC</p>\n"
+        states = ((state, seen.count(state), history.shown_change(state)) for state in COUNTED)
+        yield _table("", ("state", "jobs", "change/s"), states)
+        yield from (_plot(state, history.counts(state)) for state in COUNTED)
+        yield _table("Failed jobs", FAILED, failed_rows(seen))
+        yield _table("Owners", OWNERS, owner_rows(seen, MOST_OWNERS))
+        if len(seen.owners) > MOST_OWNERS:
+            yield f"<p>{len(seen.owners) - MOST_OWNERS:,} more owners</p>\n"
+        yield _table("Keys that wait", KEYS, key_rows(seen))
     yield f'<footer>loaded again every {REFRESH} s; <a href="metrics">metrics</a></footer>\n</body>\n</html>\n'
 
 
-def _shown(seen: Overview, history: History) -> Iterator[str]:
-    if seen.paused is not None:
-        reason = f": {_text(seen.pause_reason)}" if seen.pause_reason else ""
-        yield f'<p class="warning">Paused for {age(seen.paused)}{reason}</p>\n'
-    elif not seen.has_consumers:
-        yield '<p class="warning">No consumer is running</p>\n'
-    yield f"<p>{_text(', '.join(outlook(seen, history)))}; {seen.now:%Y-%m-%d %H:%M:%S} UTC</p>\n"
-    yield _table(
-        ("state", "jobs", "change/s"), ((state, seen.count(state), history.shown_change(state)) for state in COUNTED)
-    )
-    for state in COUNTED:
-        yield _plot(state, history.counts(state))
-    if seen.retrying:
-        yield "<h2>Jobs that failed and will be tried again</h2>\n"
-        again = ((*_failed(job), job.when, job.error) for job in seen.retrying)
-        yield _table(("job", "failures", "next try", "last error"), again)
-    if seen.dead:
-        yield "<h2>Dead jobs, the last first</h2>\n"
-        yield _table(("job", "failures", "last error"), ((*_failed(job), job.error) for job in seen.dead))
-    if seen.owners:
-        yield "<h2>Owners</h2>\n"
-        rows = (
-            (owner.id, f"{owner.host}:{owner.pid}", f"{owner.jobs:,}", f"{age(owner.silence)} ago", owner.life)
-            for owner in seen.dead_owners_first[:MOST_OWNERS]
-        )
-        yield _table(("owner", "host and process", "holds", "heartbeat", ""), rows)
-        if len(seen.owners) > MOST_OWNERS:
-            yield f"<p>{len(seen.owners) - MOST_OWNERS:,} more owners</p>\n"
-    if seen.keys:
-        yield "<h2>Keys that wait</h2>\n"
-        keys = ((key_in_message(key.key), f"{key.jobs:,}", key.when) for key in seen.keys)
-        yield _table(("key", "holds", "its turn"), keys)
+def _warning(text: str) -> str:
+    return f'<p class="warning">{_text(text)}</p>\n'
 
 
-def _failed(job: FailedJob) -> Iterator[object]:
-    yield key_in_message(job.key)
-    yield "" if job.failures is None else job.failures
-
-
-def _table(titles: Sequence[str], rows: Iterable[Iterable[object]]) -> str:
-    head = "".join(f"<th>{_text(title)}</th>" for title in titles)
+def _table(heading: str, titles: Sequence[str], rows: Iterable[Iterable[object]]) -> str:
+    """A table; nothing if it has no rows."""
     lines = "".join(f"<tr>{''.join(map(_cell, row))}</tr>\n" for row in rows)
-    return f"<table>\n<tr>{head}</tr>\n{lines}</table>\n"
+    head = "".join(f"<th>{_text(title)}</th>" for title in titles)
+    above = f"<h2>{heading}</h2>\n" if heading else ""
+    return f"{above}<table>\n<tr>{head}</tr>\n{lines}</table>\n" if lines else ""
 
 
 def _cell(value: object) -> str:

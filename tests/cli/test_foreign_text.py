@@ -15,7 +15,7 @@ from rich.console import Console
 from claimjobs import cli, job_table
 from claimjobs.cli import exits
 from claimjobs.cli.console import say
-from claimjobs.cli.screen import LiveTable, drawn
+from claimjobs.cli.screen import Screen, drawn
 from claimjobs.key_text import visible
 from claimjobs.log_records import TextFormatter
 from claimjobs.report import Report
@@ -93,7 +93,7 @@ def test_a_record_of_the_text_log_is_one_line_and_its_traceback_is_indented() ->
 
 def test_the_live_table_reads_no_markup_in_a_record_or_a_reason() -> None:
     console = Console(file=io.StringIO(), width=500)
-    with LiveTable(console):
+    with Screen(terminal=console):
         logging.getLogger("shop").handle(record(name="shop", markup=True))
     logging.getLogger().handlers.clear()
     figures = Snapshot("paused", 1.0, (), (), Report(), waiting=None, rate=0.0, pause_reason=HOSTILE)

@@ -55,7 +55,7 @@ def test_a_browser_shows_the_page_and_runs_nothing_that_a_job_says(backend: Back
         batch.fail(batch[1], NASTY, retry_in=600)
     with exporting(backend.engine.url) as (_, url):
         shown = browser.html_of(f"{url}/")
-    assert "<h2>Jobs that failed and will be tried again</h2>" in shown
+    assert "<h2>Failed jobs</h2>" in shown
     assert shown.count("&lt;script&gt;") == 2
     assert ("<script" in shown, "run by a browser" in shown) == (False, False)
 

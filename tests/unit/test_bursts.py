@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator
+from dataclasses import replace
 
 import pytest
 
-from claimjobs.cli import bursts
-from claimjobs.cli.bursts import SHOWN, Bursts
+from claimjobs.cli.screen import BURST, SHOWN, Bursts, Screen
 from claimjobs.log_events import FAILURES_COUNTED, JOB_DEAD, JOB_RETRY, OWNER_DEAD
+from claimjobs.report import Report
+from claimjobs.workers.run import Snapshot
 
 LOG = logging.getLogger("claimjobs.settle")
 
@@ -51,13 +53,26 @@ def test_the_first_ones_have_a_line_and_the_others_are_counted(shown: tuple[Line
     assert lines.lines == [*first, *others, "7 more failures, to run again, by the same error: no answer"]
 
 
-def test_the_count_comes_by_itself(shown: tuple[Lines, Bursts], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(bursts, "SECONDS", 0.01)
+def test_a_burst_that_goes_on_is_only_counted(shown: tuple[Lines, Bursts]) -> None:
     lines, burst = shown
-    for number in range(SHOWN + 1):
-        fail(number, event=JOB_DEAD)
-    timer = burst._timer
-    assert timer is not None
-    timer.join()
-    assert lines.lines[-1] == "1 more failure, dead, by the same error: no answer"
+    for count in (SHOWN + 1, 2, 0, 1):
+        for number in range(count):
+            fail(number, event=JOB_DEAD)
+        burst.tell()
+    first = [f"job {number}: no answer" for number in range(SHOWN)]
+    counted = [f"{count}, dead, by the same error: no answer" for count in ("1 more failure", "2 more failures")]
+    assert lines.lines == [*first, *counted, "job 0: no answer"]
+
+
+def test_the_count_comes_by_itself(capsys: pytest.CaptureFixture[str]) -> None:
+    state = Snapshot("running", 0.0, (), (), Report(), waiting=0, rate=0.0)
+    with Screen(quiet=True) as screen:
+        screen.update(state)
+        for number in range(SHOWN + 1):
+            fail(number)
+        screen.update(replace(state, elapsed=BURST - 0.1))
+        assert "1 more failure" not in capsys.readouterr().err
+        screen.update(replace(state, elapsed=BURST))
+        assert "WARNING: 1 more failure, to run again, by the same error: no answer" in capsys.readouterr().err
+    logging.getLogger().handlers.clear()
     assert FAILURES_COUNTED == "failures_counted"

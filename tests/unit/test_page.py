@@ -75,10 +75,10 @@ def test_it_has_states_owners_dead_jobs_and_a_plot_of_each_state() -> None:
     assert text.count("<polyline") == 3
 
 
-def test_jobs_that_will_be_tried_again_have_a_part_of_their_own() -> None:
+def test_jobs_that_will_be_tried_again_have_the_time_of_that() -> None:
     text, _ = answered(Given(30, 20, retrying=(FailedJob(NASTY, 4, NASTY, 62.0),)))
     assert Tags(text).open == []
-    assert "<h2>Jobs that failed and will be tried again</h2>" in text
+    assert "<h2>Failed jobs</h2>" in text
     assert '<td class="number">4</td><td>in 1 min 2 s</td><td>&lt;/td&gt;&lt;script' in text
     assert "No consumer" not in text
 

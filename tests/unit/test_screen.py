@@ -11,16 +11,7 @@ from dataclasses import replace
 import pytest
 from rich.console import Console
 
-from claimjobs.cli.screen import (
-    JsonLines,
-    LiveTable,
-    LogLines,
-    Screen,
-    drawn,
-    screen_for,
-    summary_json,
-    summary_lines,
-)
+from claimjobs.cli.screen import Screen, drawn, summary_json, summary_lines
 from claimjobs.report import Report
 from claimjobs.workers.run import ProcessFigures, Snapshot, Summary
 
@@ -36,7 +27,7 @@ def test_transients_are_counted_by_kind_in_the_summary() -> None:
 
 def test_transients_are_counted_by_kind_while_it_lasts(capsys: pytest.CaptureFixture[str]) -> None:
     now = Snapshot(phase="running", elapsed=1.0, consumers=(), generators=(), total=TROUBLED, waiting=0, rate=0.0)
-    JsonLines().update(now)
+    Screen(as_json=True).update(now)
     assert json.loads(capsys.readouterr().out)["total"]["transients"] == {"deadlock": 2, "connection lost": 1}
 
 
@@ -69,14 +60,14 @@ RUNNING = Snapshot(
 
 def test_with_a_log_of_json_the_state_is_a_record_of_the_log(caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level("INFO", "claimjobs.screen"):
-        LogLines().update(RUNNING)
+        Screen("json").update(RUNNING)
     [record] = caplog.records
     assert (vars(record)["event"], vars(record)["waiting"]) == ("progress", 120)
 
 
 def test_the_live_table_shows_the_last_state() -> None:
     console = Console(file=io.StringIO(), width=92, force_terminal=True)
-    with LiveTable(console) as screen:
+    with Screen(terminal=console) as screen:
         screen.update(RUNNING)
     logging.getLogger().handlers.clear()
     assert isinstance(console.file, io.StringIO)
@@ -107,7 +98,7 @@ def test_what_claims_met_is_shown_to_those_who_ask(capsys: pytest.CaptureFixture
 
 
 def test_a_quiet_run_shows_its_log_alone(capsys: pytest.CaptureFixture[str]) -> None:
-    screen_for(True, "text", quiet=True).update(RUNNING)
+    Screen(as_json=True, quiet=True).update(RUNNING)
     assert capsys.readouterr().out == ""
 
 
@@ -147,5 +138,9 @@ def test_the_summary_tells_who_waits_for_a_retry() -> None:
         before=3, generated=0, done=0, failed=0, left=3, seconds=1.0, total=TROUBLED, replaced=0, handed_back=0
     )
     assert "retry" not in "".join(summary_lines(summary))
-    text = "".join(summary_lines(replace(summary, retries=3, next_retry=2 * 86_400.0)))
-    assert "3 wait for their retry, the next at 20" in text
+    waiting = replace(summary, retries=3, next_retry=2 * 86_400.0)
+    assert "3 wait for their retry, the next at 20" in "".join(summary_lines(waiting))
+    assert [("--drain-retries" in "".join(summary_lines(waiting, drains=drains))) for drains in (True, False)] == [
+        True,
+        False,
+    ]

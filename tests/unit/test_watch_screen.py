@@ -12,7 +12,7 @@ from rich.console import Console
 from claimjobs.admin.backlog import Backlog
 from claimjobs.admin.overview import FailedJob, History, KeyState, Overview
 from claimjobs.admin.stats import OwnerStats
-from claimjobs.cli.watch_screen import WatchScreen, line, sparkline
+from claimjobs.cli.watch import line, screen, sparkline
 
 NOON = datetime(2026, 11, 27, 12, tzinfo=UTC)
 LIVES = {"awake": 2, "asleep": 0, "dead": 1}
@@ -30,9 +30,9 @@ def overview(unclaimed: int, seconds: int = 0, *, owners: int = 3, dead: int = 2
     return Overview("emails", NOON + timedelta(seconds=seconds), backlog, shown, jobs, (), None, None)
 
 
-def drawn(seen: Overview, history: History, size: tuple[int, int], asks: str | None = None) -> list[str]:
+def drawn(seen: Overview, history: History, size: tuple[int, int], asks: str = "") -> list[str]:
     file = io.StringIO()
-    Console(file=file, width=size[0], height=size[1]).print(WatchScreen(seen, history, asks=asks), end="")
+    Console(file=file, width=size[0], height=size[1]).print(screen(seen, history, size, asks=asks), end="")
     return file.getvalue().splitlines()
 
 
