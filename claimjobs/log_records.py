@@ -10,7 +10,6 @@ import os
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Final, Literal
 
 from claimjobs.key_text import plain, visible, visible_lines
@@ -33,22 +32,16 @@ def fields_of(record: logging.LogRecord) -> dict[str, Any]:
 
 
 def traceback_of(record: logging.LogRecord) -> str | None:
-    """The traceback of the record's exception; None if it has none."""
+    """The traceback of the record's exception, from the first line on that is not of claimjobs; None if it has none."""
     if record.exc_text:
         return record.exc_text
-    exception = record.exc_info
-    if not exception or exception[0] is None:
+    if not record.exc_info or record.exc_info[0] is None:
         return None
-    kind, error, trace = exception
-    return _FORMATTER.formatException((kind, error, _without_ours(trace)))
-
-
-def _without_ours(trace: TracebackType | None) -> TracebackType | None:
-    """The traceback from the first line on that is not of claimjobs; all of it, if there is none."""
+    kind, error, trace = record.exc_info
     theirs = trace
     while theirs is not None and theirs.tb_frame.f_code.co_filename.startswith(_OURS):
         theirs = theirs.tb_next
-    return theirs or trace
+    return _FORMATTER.formatException((kind, error, theirs or trace))
 
 
 def sendable(record: logging.LogRecord) -> dict[str, Any]:

@@ -12,16 +12,17 @@ from typing import Any, Final, Protocol
 
 from claimjobs.log_events import THREAD_LEFT
 
+STOPPING: Final = (signal.SIGINT, signal.SIGTERM)
 CANCEL_SIGNAL: Final = signal.SIGUSR1
 """The signal by which another thread raises `Cancelled` in the main thread of its process."""
-
 REACTION: Final = 1.0
 """Seconds from the deadline of a stop, when a handler is interrupted, until its jobs are released without it."""
-
 THREADS_GRACE: Final = 5.0
 """Seconds for which threads of a handler may run on after the work of their process."""
 
 log = logging.getLogger("claimjobs.signals")
+
+# --- Cancelled, and where it waits -----------------------------------------------------------------------------
 
 
 class Cancelled(BaseException):
@@ -39,8 +40,8 @@ class _Shield(threading.local):
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         self.depth -= 1
-        if kind is None:
-            _raise_if_pending()
+        if kind is None and not self.depth:
+            raise_delayed()
 
 
 _shield = _Shield()
@@ -51,18 +52,37 @@ def shielded() -> _Shield:
     return _shield
 
 
-def _raise_if_pending() -> None:
-    if _shield.pending and not _shield.depth:
-        _shield.pending = False
-        raise Cancelled
-
-
 def raise_delayed() -> None:
     """Raise a `Cancelled` that `shielded` delays, where no transaction is open: between two attempts, for example."""
     if _shield.pending:
         _shield.pending = False
         raise Cancelled
 
+
+def cancel_here() -> None:
+    """Raise `Cancelled` now, or at the end of `shielded`. For a signal handler in the main thread."""
+    _shield.pending = True
+    if not _shield.depth:
+        raise_delayed()
+
+
+def allow_cancel() -> None:
+    """Let `cancel` raise `Cancelled` in the main thread of this process from now on. Call it in the main thread."""
+    handle(CANCEL_SIGNAL, lambda _number: cancel_here())
+
+
+def cancel() -> None:
+    """Raise `Cancelled` in the main thread, from any thread."""
+    _send_to_main_thread(CANCEL_SIGNAL)
+
+
+def _send_to_main_thread(number: int) -> None:
+    """The signal interrupts also a handler that waits for the operating system."""
+    if (main := threading.main_thread().ident) is not None:
+        signal.pthread_kill(main, number)
+
+
+# --- signal handlers -------------------------------------------------------------------------------------------
 
 _before: Final[dict[int, Any]] = {}
 """The handler that each signal had before ours."""
@@ -80,55 +100,12 @@ def handle(number: int, react: Callable[[int], None]) -> Any:
     return former
 
 
-def _restore(number: int, former: Any) -> None:
-    signal.signal(number, former)
-    if _before.get(number) is former:
-        del _before[number]
-
-
 def _forget_in_child() -> None:
     while _before:
         signal.signal(*_before.popitem())
 
 
 os.register_at_fork(after_in_child=_forget_in_child)
-
-
-def allow_cancel() -> None:
-    """Let `cancel` raise `Cancelled` in the main thread of this process from now on. Call it in the main thread."""
-    handle(CANCEL_SIGNAL, lambda _number: cancel_here())
-
-
-def cancel() -> None:
-    """Raise `Cancelled` in the main thread, from any thread."""
-    main = threading.main_thread().ident
-    if main is not None:
-        signal.pthread_kill(main, CANCEL_SIGNAL)
-
-
-def exit_despite_threads(code: int, *, but: Iterable[threading.Thread] = ()) -> None:
-    """End this process soon with this code, even if threads that a handler started do not end.
-
-    `but` are threads that existed before. Call it when the work is done. At its exit Python waits for every thread that
-    is no daemon, for any time.
-    """
-    known = {threading.current_thread(), threading.main_thread(), *but}
-    if [thread for thread in threading.enumerate() if not thread.daemon and thread not in known]:
-        after(THREADS_GRACE, _end, code)
-
-
-def after(seconds: float, act: Callable[[int], object], code: int) -> threading.Timer:
-    """Call `act(code)` after so many seconds, unless the process ends before or the timer is cancelled."""
-    timer = threading.Timer(seconds, act, args=(code,))
-    timer.daemon = True
-    timer.start()
-    return timer
-
-
-def _end(code: int) -> None:
-    words = "a thread that the handler started was still running %g s after the work: ended"
-    log.warning(words, THREADS_GRACE, extra={"event": THREAD_LEFT, "seconds": THREADS_GRACE})
-    os._exit(code)
 
 
 @contextmanager
@@ -139,10 +116,9 @@ def on_signals(react: Callable[[int], None], *numbers: int) -> Iterator[None]:
         yield
     finally:
         for number, former in before.items():
-            _restore(number, former)
-
-
-STOPPING: Final = (signal.SIGINT, signal.SIGTERM)
+            signal.signal(number, former)
+            if _before.get(number) is former:
+                del _before[number]
 
 
 @contextmanager
@@ -183,12 +159,6 @@ def unblock_signals() -> None:
     signal.pthread_sigmask(signal.SIG_UNBLOCK, STOPPING)
 
 
-def cancel_here() -> None:
-    """Raise `Cancelled` now, or at the end of `shielded`. For a signal handler in the main thread."""
-    _shield.pending = True
-    _raise_if_pending()
-
-
 @contextmanager
 def graceful(stop: Callable[[], None], force: Callable[[], None] = cancel_here) -> Iterator[None]:
     """The first SIGINT or SIGTERM calls `stop()`, which lets the batch finish. Every further one calls `force()`."""
@@ -205,43 +175,11 @@ def graceful(stop: Callable[[], None], force: Callable[[], None] = cancel_here) 
         yield
 
 
-def check_timeout(timeout: float) -> None:
-    """Raise ValueError unless a timer can wait for so many seconds."""
-    if not 0 <= timeout <= threading.TIMEOUT_MAX - REACTION:
-        raise ValueError(f"timeout={timeout!r}: give a number of seconds, 0 or more")
-
-
 class SupportsStop(Protocol):
     """A Queue, or another object that can stop."""
 
     def stop(self, timeout: float | None = None) -> None:
         """Finish the batch. What is held after `timeout` seconds is released."""
-
-
-class _SecondSignal:
-    """A `with` block in the main thread, to which a timer sends a SIGTERM, unless the block is left before.
-
-    The signal interrupts also a handler that waits for the operating system.
-    """
-
-    def __init__(self) -> None:
-        self._guard = threading.Lock()
-        self._left = False
-
-    def send_after(self, seconds: float) -> None:
-        after(seconds, self._send, signal.SIGTERM)
-
-    def _send(self, number: int) -> None:
-        with self._guard:
-            if not self._left:
-                signal.pthread_kill(threading.main_thread().ident or 0, number)
-
-    def __enter__(self) -> None:
-        pass
-
-    def __exit__(self, *_: object) -> None:
-        with self._guard:
-            self._left = True
 
 
 @contextmanager
@@ -262,13 +200,52 @@ def stop_on_signals(*queues: SupportsStop, timeout: float | None = None) -> Iter
             "stop_on_signals was called in a thread, and Python handles signals in the main thread only: "
             "enter it in the main thread, and run the loops in threads within its block"
         )
-    second = _SecondSignal()
+    timers: list[threading.Timer] = []
 
     def stop() -> None:
         for queue in queues:
             queue.stop() if timeout is None else queue.stop(timeout + REACTION)
         if timeout is not None:
-            second.send_after(timeout)
+            timers.append(after(timeout, _send_to_main_thread, signal.SIGTERM))
 
-    with suppress(Cancelled), graceful(stop), second:
-        yield
+    with suppress(Cancelled), graceful(stop):
+        try:
+            yield
+        finally:
+            for timer in timers:  # one that is about to send its signal does so while `graceful` handles it
+                timer.cancel()
+                timer.join()
+
+
+def check_timeout(timeout: float) -> None:
+    """Raise ValueError unless a timer can wait for so many seconds."""
+    if not 0 <= timeout <= threading.TIMEOUT_MAX - REACTION:
+        raise ValueError(f"timeout={timeout!r}: give a number of seconds, 0 or more")
+
+
+# --- the end of a process --------------------------------------------------------------------------------------
+
+
+def after(seconds: float, act: Callable[[int], object], code: int) -> threading.Timer:
+    """Call `act(code)` after so many seconds, unless the process ends before or the timer is cancelled."""
+    timer = threading.Timer(seconds, act, args=(code,))
+    timer.daemon = True
+    timer.start()
+    return timer
+
+
+def exit_despite_threads(code: int, *, but: Iterable[threading.Thread] = ()) -> None:
+    """End this process soon with this code, even if threads that a handler started do not end.
+
+    `but` are threads that existed before. Call it when the work is done. At its exit Python waits for every thread that
+    is no daemon, for any time.
+    """
+
+    def end(code: int) -> None:
+        words = "a thread that the handler started was still running %g s after the work: ended"
+        log.warning(words, THREADS_GRACE, extra={"event": THREAD_LEFT, "seconds": THREADS_GRACE})
+        os._exit(code)
+
+    known = {threading.current_thread(), threading.main_thread(), *but}
+    if [thread for thread in threading.enumerate() if not thread.daemon and thread not in known]:
+        after(THREADS_GRACE, end, code)

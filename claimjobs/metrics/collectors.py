@@ -33,6 +33,8 @@ TIMES: Final = {
     "due_to_claimed": f"Seconds from run_at until the claim, of up to {SAMPLES} jobs of each batch, evenly chosen.",
     "claimed_to_settled": "Seconds from the claim until the settle, of each job.",
 }
+LABELS: Final = {"settled_jobs": "outcome", "transients": "kind", "jobs": "state", "owners": "state"}
+"""The metrics that have a value for each value of a second label."""
 OUTCOMES: Final = ("done", "retried", "dead", "released", "suspects", "lost")
 """Fields of a report: what became of claimed jobs."""
 
@@ -82,13 +84,17 @@ def metrics_page(*collectors: Any) -> WSGIApplication:
 
 def of_report(report: Report, table: str) -> Iterator[Metric]:
     """What consumers and producers did."""
-    for name, (field, text) in COUNTS.items():
-        yield _counter(name, text, table, getattr(report, field))
-    outcomes = {outcome: getattr(report, outcome) for outcome in OUTCOMES}
-    settled = "Jobs by their outcome; `lost`: it was refused."
-    yield _filled(CounterMetricFamily("claimjobs_settled_jobs", settled, labels=["table", "outcome"]), table, outcomes)
-    kinds = CounterMetricFamily("claimjobs_transients", "Transactions run again.", labels=["table", "kind"])
-    yield _filled(kinds, table, dict(sorted(report.transients.items())))
+    yield from _metrics(
+        CounterMetricFamily,
+        table,
+        *((name, text, getattr(report, field)) for name, (field, text) in COUNTS.items()),
+        (
+            "settled_jobs",
+            "Jobs by their outcome; `lost`: it was refused.",
+            {of: getattr(report, of) for of in OUTCOMES},
+        ),
+        ("transients", "Transactions run again.", dict(sorted(report.transients.items()))),
+    )
     for field, text in TIMES.items():
         histogram = getattr(report.times, field)
         name = f"claimjobs_{field}" if field == "batch_jobs" else f"claimjobs_{field}_seconds"
@@ -100,45 +106,45 @@ def of_report(report: Report, table: str) -> Iterator[Metric]:
 def of_reading(reading: Reading, table: str) -> Iterator[Metric]:
     """What is in the database. Without a reading only `claimjobs_backlog_readable` is there, and is 0."""
     readable = "1 if the last reading of the backlog succeeded, else 0: then the other figures are old."
-    yield _measured("backlog_readable", readable, table, reading.error is None)
+    yield from _metrics(GaugeMetricFamily, table, ("backlog_readable", readable, reading.error is None))
     backlog = reading.backlog
     if backlog is None:
         return
-    yield _measured("count_limit", "Jobs of a state are counted up to this number.", table, backlog.limit)
     jobs = {state: getattr(backlog, state) for state in ("unclaimed", "claimed", "dead")}
-    yield _by_state("jobs", "Jobs in each state, up to claimjobs_count_limit.", table, jobs)
     due = "Jobs that may be claimed now, among the counted unclaimed ones, which are the first in the queue's order."
-    yield _measured("due_jobs", due, table, backlog.due)
     retrying = "Jobs that failed and will be tried again, among the counted unclaimed ones."
-    yield _measured("retrying_jobs", retrying, table, backlog.retrying)
     oldest = "Seconds for which the oldest of these has been due; 0 if none is."
-    yield _measured("oldest_due_seconds", oldest, table, backlog.oldest or 0.0)
-    yield _by_state("owners", "Owners, by their leases.", table, backlog.owners)
-    yield _measured("paused", "1 while the queue is paused, else 0.", table, backlog.paused)
+    yield from _metrics(
+        GaugeMetricFamily,
+        table,
+        ("count_limit", "Jobs of a state are counted up to this number.", backlog.limit),
+        ("jobs", "Jobs in each state, up to claimjobs_count_limit.", jobs),
+        ("due_jobs", due, backlog.due),
+        ("retrying_jobs", retrying, backlog.retrying),
+        ("oldest_due_seconds", oldest, backlog.oldest or 0.0),
+        ("owners", "Owners, by their leases.", backlog.owners),
+        ("paused", "1 while the queue is paused, else 0.", backlog.paused),
+    )
 
 
 def of_processes(table: str, *, consumers: int, replaced: int) -> Iterator[Metric]:
     """What a supervisor knows about its processes."""
-    yield _measured("consumers", "Consumer processes of this supervisor that run.", table, consumers)
-    yield _counter("replaced_processes", "Processes that died and were replaced.", table, replaced)
+    running, died = "Consumer processes of this supervisor that run.", "Processes that died and were replaced."
+    yield from _metrics(GaugeMetricFamily, table, ("consumers", running, consumers))
+    yield from _metrics(CounterMetricFamily, table, ("replaced_processes", died, replaced))
 
 
-def _counter(name: str, text: str, table: str, value: float) -> Metric:
-    return _filled(CounterMetricFamily(f"claimjobs_{name}", text, labels=["table"]), table, {None: value})
-
-
-def _measured(name: str, text: str, table: str, value: float) -> Metric:
-    return _filled(GaugeMetricFamily(f"claimjobs_{name}", text, labels=["table"]), table, {None: value})
-
-
-def _by_state(name: str, text: str, table: str, values: Mapping[str, float]) -> Metric:
-    return _filled(GaugeMetricFamily(f"claimjobs_{name}", text, labels=["table", "state"]), table, values)
-
-
-def _filled(
-    family: CounterMetricFamily | GaugeMetricFamily, table: str, values: Mapping[str, float] | Mapping[None, float]
-) -> Metric:
-    """The family with a value for each value of its second label; None: it has only the label `table`."""
-    for label, value in values.items():
-        family.add_metric([table] if label is None else [table, label], value)
-    return family
+def _metrics(
+    kind: type[CounterMetricFamily | GaugeMetricFamily],
+    table: str,
+    *figures: tuple[str, str, float | Mapping[str, float]],
+) -> Iterator[Metric]:
+    """A metric for each name, help text and value; with a label of LABELS, for a value by each value of that."""
+    for name, text, value in figures:
+        family = kind(f"claimjobs_{name}", text, labels=["table", LABELS[name]] if name in LABELS else ["table"])
+        if isinstance(value, Mapping):
+            for label, of_label in value.items():
+                family.add_metric([table, label], of_label)
+        else:
+            family.add_metric([table], value)
+        yield family
