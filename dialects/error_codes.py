@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import Any, ClassVar, Final, Protocol
+import re
+from collections.abc import Mapping
+from typing import Any, ClassVar, Final, NamedTuple, Protocol
 
 # Kinds of errors that may pass, as `transient_kind` and `broken_kind` return them, and reports count them.
 TIMED_OUT: Final = "statement timeout"
@@ -28,8 +29,17 @@ NO_ENCODING: Final = "no encoding"  # texts come as bytes, because the database 
 TLS: Final = "encryption"  # a certificate, or no encryption where the server wants it
 
 
+class Signs(NamedTuple):
+    """How an error is recognised: by its code, its words, or both."""
+
+    codes: frozenset[Any] = frozenset()
+    """Its code is one of these; none: whatever its code is."""
+    words: str = ""
+    """A regular expression that matches the words of the server, or of the driver."""
+
+
 class ErrorCodes(Protocol):
-    """Classifies the errors of a database. Sets of codes are attributes; what a code does not say is a method."""
+    """Classifies the errors of a database by its codes, and by its words where a code does not say enough."""
 
     transient: ClassVar[dict[Any, str]]
     """Codes after which the same transaction may succeed when it runs again, with the kind to count."""
@@ -47,6 +57,14 @@ class ErrorCodes(Protocol):
     """Codes of "nothing can be made under this name": it is too long, in use, or empty."""
     duplicate: ClassVar[frozenset[Any]]
     """Codes of "a row with this unique key exists"."""
+    bad_row: ClassVar[frozenset[Any]]
+    """Codes, or their first two characters, of a write that failed because of the values of a row."""
+    connect_problems: ClassVar[Mapping[str, Signs]]
+    """Why connecting failed. The first one whose signs an error has is the reason."""
+    denied: ClassVar[Signs]
+    """Of a right on a table that the account lacks. The first group of the words is the table, without its schema."""
+    missing: ClassVar[str]
+    """The words of `missing_table`. Their first group is the table, without its schema."""
 
     def code(self, error: BaseException) -> Any:
         """The server's or the driver's code of this error; None if it has none."""
@@ -64,6 +82,7 @@ class ErrorCodes(Protocol):
 
     def timed_out(self, error: BaseException) -> bool:
         """Whether the server ended a statement that exceeded a time limit of the server."""
+        return self._found(error, self.connect_problems[TIMED_OUT]) is not None
 
     def is_stale_plan(self, error: BaseException) -> bool:
         """Whether a prepared statement failed because a table has changed since: prepared anew, it may succeed."""
@@ -71,11 +90,22 @@ class ErrorCodes(Protocol):
 
     def connect_problem(self, error: BaseException) -> str:
         """Why connecting failed. `error` is what SQLAlchemy raised."""
+        found = (problem for problem, signs in self.connect_problems.items() if self._found(error, signs))
+        return next(found, UNAVAILABLE)
+
+    def refuses_account(self, error: BaseException) -> bool:
+        """Whether the server refused this user, password, address or right."""
+        return self._found(error, self.connect_problems[ACCESS_DENIED]) is not None
+
+    def unfit_setting(self, error: BaseException) -> tuple[str, str] | None:
+        """The setting of the session because of which a statement was refused, and the SQL that changes it."""
+        return None
 
     # --- which row, which table ----------------------------------------------------------------------------
 
     def refuses_row(self, error: BaseException) -> bool:
         """Whether a write failed because of the values of a row, so that another row may be written."""
+        return self.code(error) in self.bad_row
 
     def may_be_of_a_row(self, error: BaseException) -> bool:
         """Whether a single row may be the cause why a write failed: each error that is no conflict and no outage.
@@ -89,9 +119,13 @@ class ErrorCodes(Protocol):
 
     def denied_table(self, error: BaseException) -> str | None:
         """The name, without its schema, of the table that the account may not use; None for every other error."""
+        found = self._found(error, self.denied)
+        return found[1] if found else None
 
     def missing_name(self, error: BaseException) -> str | None:
         """The name, without its schema, of the table that an error of `missing_table` is about."""
+        found = self._found(error, Signs(words=self.missing))
+        return found[1] if found else None
 
     def refusing_index(self, error: BaseException, table: str | None = None) -> str | None:
         """The unique index that an error of `duplicate` is about; None if the error does not name it.
@@ -99,19 +133,12 @@ class ErrorCodes(Protocol):
         `table`: None also if it names another table, into which a trigger writes.
         """
 
-    def refuses_account(self, error: BaseException) -> bool:
-        """Whether the server refused this user, password, address or right."""
-
-    def unfit_setting(self, error: BaseException) -> tuple[str, str] | None:
-        """The setting of the session because of which a statement was refused, and the SQL that changes it."""
-        return None
+    def _found(self, error: BaseException, signs: Signs) -> re.Match[str] | None:
+        """The words of an error that has these signs; None: it has not."""
+        return None if signs.codes and self.code(error) not in signs.codes else re.search(signs.words, words_of(error))
 
 
-def said(error: BaseException) -> str:
+def words_of(error: BaseException) -> str:
     """The words of the driver."""
-    return str(getattr(error, "orig", None) or error)
-
-
-def says(error: BaseException, words: Iterable[str]) -> bool:
-    """Whether an error contains any of these words."""
-    return any(word in said(error) for word in words)
+    original = getattr(error, "orig", None) or error
+    return str(original.args[-1] if original.args else original)

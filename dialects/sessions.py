@@ -16,6 +16,7 @@ import sqlalchemy as sa
 ISOLATION: Final = "READ COMMITTED"
 """The isolation level of every claim and settle: each statement sees what was committed before it."""
 
+_UTC_NAMES: Final = ("UTC", "Etc/UTC", "+00:00")
 _TCP_OPTIONS: Final = ("TCP_KEEPIDLE", "TCP_KEEPINTVL", "TCP_KEEPCNT", "TCP_USER_TIMEOUT")
 
 
@@ -42,13 +43,16 @@ class Sessions(Protocol):
     statement_limit: ClassVar[str | None] = None
     """The setting by which a session ends if a statement is larger than `largest_statement`; None: it does not."""
 
-    def largest_statement(self, connection: sa.Connection) -> int:
-        """The most bytes of a statement. It needs `statement_limit`."""
-        raise LookupError(f"{type(self).__name__} has no statement_limit")
+    largest_statement: ClassVar[sa.TextClause] = sa.text("SELECT NULL")
+    """Asks for the most bytes of a statement. It needs `statement_limit`."""
+
+    limits: ClassVar[sa.TextClause]
+    """Asks for the settings of `idle_limits`, each with its seconds; 0: it is off."""
 
     def idle_limits(self, connection: sa.Connection) -> Mapping[str, float]:
         """The settings of the session by which the server ends an open transaction in which nothing happens, or that
         takes long, with their seconds. Empty: there is no such limit."""
+        return {str(name): float(seconds) for name, seconds in connection.execute(self.limits) if seconds}
 
     def set_savepoint(self, cursor: Any, name: str, *, again: bool) -> None:
         """Set a savepoint through a cursor of the driver. `again`: in place of the one with this name."""
@@ -56,9 +60,12 @@ class Sessions(Protocol):
 
     # --- connections of a driver -------------------------------------------------------------------------
 
+    connect_options: ClassVar[Mapping[str, Any]] = {}
+    """Arguments of every connection."""
+
     def connect_arguments(self, driver: str, seconds: int) -> dict[str, Any]:
-        """The arguments that limit an attempt to connect to so many seconds."""
-        return {"connect_timeout": seconds}
+        """The arguments of a connection, which limit an attempt to connect to so many seconds."""
+        return {"connect_timeout": seconds, **self.connect_options}
 
     def misread_option(self, driver: str, options: Mapping[str, Any]) -> tuple[str, str] | None:
         """An option of a URL that does not mean what it says, and the next step; None if there is none."""
@@ -78,7 +85,7 @@ class Sessions(Protocol):
 
     def descriptor(self, driver_connection: Any) -> int:
         """The file descriptor of a driver's connection."""
-        return int(driver_connection.fileno())
+        return int(getattr(driver_connection, "_sock", driver_connection).fileno())  # PyMySQL's is of its socket
 
     def break_connection(self, driver_connection: Any) -> None:
         """Break a connection, so that a thread that waits for an answer on it stops waiting."""
@@ -125,14 +132,19 @@ class Sessions(Protocol):
         Without it a settle could wait for another program's row lock until the owner's lease is over.
         """
 
-    def zone_switch(self, *, local: bool) -> tuple[sa.TextClause, sa.TextClause]:
-        """The statements that set the session's time zone to UTC, and back to what it was before.
+    to_utc: ClassVar[sa.TextClause]
+    """Sets the session's time zone to UTC. Parameter `local`: a transaction is open, and nothing of this is left after
+    it."""
 
-        `local`: a transaction is open, and nothing of this is left after it.
-        """
+    zone_before: ClassVar[sa.TextClause]
+    """Sets the zone back to what it was before `to_utc`, with the same parameter."""
+
+    zone: ClassVar[sa.TextClause]
+    """Asks for the name of the session's time zone."""
 
     def is_in_utc(self, connection: sa.Connection) -> bool:
         """Whether the session's time zone is UTC, as far as its name tells."""
+        return connection.scalar(self.zone) in _UTC_NAMES
 
     def silence_setting(self, seconds: float) -> str:
         """The statement after which the server ends this session if its client has not answered for so many seconds.
@@ -147,14 +159,26 @@ class Sessions(Protocol):
         """
         return None
 
-    def read_only_setting(self, connection: sa.Connection) -> tuple[str, str] | None:
-        """The setting that makes this session read-only, though the server is not; and the SQL that changes it."""
+    read_only: ClassVar[sa.TextClause]
+    """Asks for `is_read_only`."""
+
+    set_read_only: ClassVar[sa.TextClause]
+    """Asks for the setting of `read_only_setting`."""
+
+    read_write: ClassVar[str]
+    """The SQL that changes it."""
 
     def is_read_only(self, connection: sa.Connection) -> bool:
         """Whether the server or the session is read-only for an account that may not ignore that."""
+        return bool(connection.scalar(self.read_only))
 
-    def number(self) -> sa.ColumnElement[int]:
-        """The number of the session that answers."""
+    def read_only_setting(self, connection: sa.Connection) -> tuple[str, str] | None:
+        """The setting that makes this session read-only, though the server is not; and the SQL that changes it."""
+        setting: str | None = connection.scalar(self.set_read_only)
+        return (setting, self.read_write) if setting else None
+
+    number: ClassVar[sa.ColumnElement[int]]
+    """The number of the session that answers."""
 
     def greeted_by(self, driver_connection: Any) -> int:
         """The number of the session that greeted this connection of the driver."""
@@ -162,7 +186,13 @@ class Sessions(Protocol):
     def is_as_greeted(self, connection: sa.Connection) -> bool:
         """Whether the session that answers is the one that greeted the client. Behind a pooler it is another one."""
         greeted_by = self.greeted_by(connection.connection.dbapi_connection)
-        return bool(connection.scalar(sa.select(self.number().label("session"))) == greeted_by)
+        return bool(connection.scalar(sa.select(self.number.label("session"))) == greeted_by)
+
+    several_primaries: ClassVar[sa.TextClause | None] = None
+    """Returns a row on `is_one_of_several_primaries`; None: there is no such server."""
+
+    catching_up: ClassVar[tuple[str, ...]] = ()
+    """The statements of `catch_up`."""
 
     def is_one_of_several_primaries(self, connection: sa.Connection) -> bool:
         """Whether other servers take writes to this database, too. They see none of the locks of this one.
@@ -170,14 +200,15 @@ class Sessions(Protocol):
         Of two transactions that change one row on two of them, the later one is refused. Rows that a transaction only
         reads or locks protect nothing there.
         """
-        return False
+        return self.several_primaries is not None and connection.execute(self.several_primaries).first() is not None
 
     def catch_up(self, connection: sa.Connection) -> None:
         """On one of several primaries: wait until it has applied what was committed on the others before.
 
         Otherwise a consumer that comes from another one may find less here than it has written itself.
         """
-        return
+        for statement in self.catching_up:
+            connection.exec_driver_sql(statement).close()
 
     def locks_are_seen(self, connection: sa.Connection) -> bool:
         """Whether all sessions of the database see the locks of this one."""
@@ -209,14 +240,27 @@ class Sessions(Protocol):
         """
         return None
 
+    kill: ClassVar[sa.TextClause]
+    """Ends the session of the parameter `session`."""
+
     def end_session(self, session: int) -> sa.Executable:
         """End another session of the same user: its transaction is rolled back, and its locks are released."""
+        return self.kill.bindparams(session=session)
 
     def server_since(self, connection: sa.Connection) -> datetime:
         """When this server was started, by its own clock, to within two seconds."""
 
     # --- databases of tests ------------------------------------------------------------------------------
 
+    sessions_of: ClassVar[sa.TextClause]
+    """Asks for the numbers of the sessions in the database of the parameter `name`."""
+
     def drop_database(self, connection: sa.Connection, name: str) -> None:
-        """Drop a database, and end the sessions in it, which tests have left. The connection is in AUTOCOMMIT."""
-        raise NotImplementedError
+        """Drop a database, and end the sessions in it, which tests have left: a DROP waits for their open transactions.
+
+        The connection is in AUTOCOMMIT.
+        """
+        for session in connection.scalars(self.sessions_of, {"name": name}).all():
+            with contextlib.suppress(sa.exc.DBAPIError):  # it may have ended meanwhile
+                connection.execute(self.end_session(session)).close()
+        connection.exec_driver_sql(f"DROP DATABASE {connection.dialect.identifier_preparer.quote(name)}")

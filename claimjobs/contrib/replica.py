@@ -142,7 +142,7 @@ class Replica(Locking):
         """Let it read instants as the primary's sessions do. Warn once if the server takes writes."""
         sessions = backend.dialect.sessions
         with connection.begin():
-            connection.execute(sessions.zone_switch(local=False)[0]).close()
+            connection.execute(sessions.to_utc, {"local": False}).close()
             is_read_only = self._was_checked or sessions.is_read_only(connection)
         self._was_checked = True
         if not is_read_only:

@@ -69,13 +69,13 @@ def in_utc(connection: sa.Connection, dialect: Dialect, *, depends: bool) -> Ite
     if not depends or connection.info.get(IN_UTC, False):
         yield
         return
-    utc, as_before = dialect.sessions.zone_switch(local=not commits_by_itself(connection, unknown=False))
-    connection.execute(utc).close()
+    sessions, local = dialect.sessions, {"local": not commits_by_itself(connection, unknown=False)}
+    connection.execute(sessions.to_utc, local).close()
     try:
         yield
     except BaseException:
         # After an error Postgres refuses every statement, and the rollback restores the zone.
         with suppress(sa.exc.SQLAlchemyError):
-            connection.execute(as_before).close()
+            connection.execute(sessions.zone_before, local).close()
         raise
-    connection.execute(as_before).close()
+    connection.execute(sessions.zone_before, local).close()

@@ -69,7 +69,7 @@ class _Sharing:
 
     def __init__(self, engine: sa.Engine, dialect: Dialect, connection: sa.Connection) -> None:
         self._engine, self._sessions, self._connection = engine, dialect.sessions, connection
-        self._number = sa.select(dialect.sessions.number().label("session"))
+        self._number = sa.select(dialect.sessions.number.label("session"))
         self._late = False
 
     @contextmanager

@@ -199,7 +199,7 @@ class OwnerRow:
         session = since = None
         self.locked = False
         if self._connector.locks_are_seen:
-            session = connection.execute(sa.select(self._dialect.sessions.number())).scalar_one()
+            session = connection.execute(sa.select(self._dialect.sessions.number)).scalar_one()
             self._sessions.add(session)
             got = self._try_lock(connection) or self._end_old_session(connection)
             # Some servers grant session locks and keep none: there a free lock would be taken for a dead owner, so

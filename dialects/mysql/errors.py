@@ -3,10 +3,20 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from typing import Any, ClassVar, Final
 
 from claimjobs.dialects import error_codes as kinds
-from claimjobs.dialects.error_codes import FULL, INTERRUPTED, LOST, READ_ONLY, UNAVAILABLE, ErrorCodes, said, says
+from claimjobs.dialects.error_codes import (
+    FULL,
+    INTERRUPTED,
+    LOST,
+    READ_ONLY,
+    UNAVAILABLE,
+    ErrorCodes,
+    Signs,
+    words_of,
+)
 
 KILLED: Final = 1317
 """KILL QUERY ended the statement."""
@@ -14,15 +24,9 @@ UNREACHABLE: Final = 2003
 """No server answers at an address."""
 NO_WRITES: Final = "is read-only"
 """What `Hosts` says of a server that it passes over."""
-_UNKNOWN, _MULTI = 1105, "An error occurred in multi-table"
 _AN_OPTION: Final = 1290
 """An option of the server forbids this statement: `--read-only`, but also `--secure-file-priv` and others."""
-_BAD_ROW: Final = frozenset(
-    # 1216, 1217, 1451 and 1452 are foreign keys, 1365 a division by zero, 1369 a view's check, 1644 SIGNAL, 1690 a
-    # number out of range.
-    {1048, 1062, 1216, 1217, 1264, 1265, 1292, 1364, 1365, 1366, 1369, 1406, 1411, 1451, 1452, 1644, 1690, 3140}
-    | {3819, 4025}
-)
+_FULL: Final = (1040, 1203, 1226)
 
 
 class MySQLErrors(ErrorCodes):
@@ -46,7 +50,7 @@ class MySQLErrors(ErrorCodes):
         # 3796 and 3797: it cannot apply, or has not applied in time, what its group has committed.
         # 1047: the member is not in the part of its Galera cluster that has the majority, or has yet to join it.
         **dict.fromkeys((1129, 2002, UNREACHABLE, 2005, 1047, 1053, 3032, 3100, 3796, 3797), UNAVAILABLE),
-        **dict.fromkeys((1040, 1203, 1226), FULL),
+        **dict.fromkeys(_FULL, FULL),
         **dict.fromkeys((_AN_OPTION, 1792, 1836), READ_ONLY),
     }
     missing_table = frozenset({1146})
@@ -67,54 +71,39 @@ class MySQLErrors(ErrorCodes):
     bad_name = frozenset({1049, 1050, 1059, 1061, 1102, 1103, 1109, 1300, 3854})
     duplicate = frozenset({1062})
 
+    # 1216, 1217, 1451 and 1452 are foreign keys, 1365 a division by zero, 1369 a view's check, 1644 SIGNAL, 1690 a
+    # number out of range.
+    bad_row = frozenset(
+        {1048, 1062, 1216, 1217, 1264, 1265, 1292, 1364, 1365, 1366, 1369, 1406, 1411, 1451, 1452, 1644, 1690, 3140}
+        | {3819, 4025}
+    )
+    connect_problems: ClassVar[Mapping[str, Signs]] = {
+        kinds.TIMED_OUT: Signs(frozenset({3024, 1969})),  # max_execution_time; MariaDB's max_statement_time
+        kinds.NO_DATABASE: Signs(frozenset({1049, 1059, 1102})),  # the last two: no database can have this name
+        # The last ones: an expired password, and a locked account of MySQL and of MariaDB.
+        kinds.ACCESS_DENIED: Signs(frozenset({1044, 1045, 1130, 1142, 1698, 1820, 1862, 3118, 4151})),
+        kinds.TLS: Signs(words="SSL|certificate|insecure transport"),
+        FULL: Signs(frozenset(_FULL)),
+        kinds.NO_WRITES: Signs(frozenset({UNREACHABLE}), NO_WRITES),
+        kinds.OTHER_PRODUCT: Signs(words="is not a MariaDB variant"),  # SQLAlchemy's words
+    }
+    # The account lacks a right on a table, or on a column of it. MariaDB names the database, too.
+    denied = Signs(frozenset({1142, 1143}), r" for table (?:[`']?[^`'.]+[`']?\.)?[`']?([^`'.]+)[`']")
+    missing = r"'(?:[^']*\.)?([^'.]+)'"
+
     def code(self, error: BaseException) -> Any:
         original = getattr(error, "orig", None) or error
-        if not (original.args and isinstance(original.args[0], int)):
-            return None
+        number = original.args[0] if original.args and isinstance(original.args[0], int) else None
         # KILL QUERY during a DELETE of joined rows raises an error without a number of its own.
-        interrupted = original.args[0] == _UNKNOWN and any(_MULTI in str(part) for part in original.args[1:])
-        return KILLED if interrupted else original.args[0]
+        return KILLED if number == 1105 and "An error occurred in multi-table" in words_of(error) else number
 
     def broken_kind(self, error: BaseException) -> str | None:
-        is_other_option = self.code(error) == _AN_OPTION and "read-only" not in said(error)
+        is_other_option = self.code(error) == _AN_OPTION and "read-only" not in words_of(error)
         return None if is_other_option else super().broken_kind(error)
-
-    def timed_out(self, error: BaseException) -> bool:
-        return self.code(error) in {3024, 1969}  # max_execution_time; MariaDB's max_statement_time
-
-    def connect_problem(self, error: BaseException) -> str:
-        problems = {
-            kinds.TIMED_OUT: self.timed_out(error),  # a statement that the driver sends on a new connection
-            kinds.NO_DATABASE: self.code(error) in {1049, 1059, 1102},  # the last two: no database can have this name
-            kinds.ACCESS_DENIED: self.refuses_account(error),
-            kinds.TLS: says(error, ["SSL", "certificate", "insecure transport"]),
-            FULL: self.broken.get(self.code(error)) == FULL,
-            kinds.NO_WRITES: self.code(error) == UNREACHABLE and says(error, [NO_WRITES]),
-            kinds.OTHER_PRODUCT: says(error, ["is not a MariaDB variant"]),  # SQLAlchemy's words
-        }
-        return next((problem for problem, is_it in problems.items() if is_it), UNAVAILABLE)
-
-    def refuses_account(self, error: BaseException) -> bool:
-        # The last ones: an expired password, and a locked account of MySQL and of MariaDB.
-        return self.code(error) in {1044, 1045, 1130, 1142, 1698, 1820, 1862, 3118, 4151}
-
-    def refuses_row(self, error: BaseException) -> bool:
-        return self.code(error) in _BAD_ROW
-
-    def denied_table(self, error: BaseException) -> str | None:
-        # 1142 and 1143: the account lacks a right on a table, or on a column of it. MariaDB names the database, too.
-        return (
-            _found(r" for table (?:[`']?[^`'.]+[`']?\.)?[`']?([^`'.]+)[`']", error)
-            if self.code(error) in {1142, 1143}
-            else None
-        )
-
-    def missing_name(self, error: BaseException) -> str | None:
-        return _found(r"'(?:[^']*\.)?([^'.]+)'", error)
 
     def refusing_index(self, error: BaseException, table: str | None = None) -> str | None:
         # 'index', or since MySQL 8.0.19 'table.index'.
-        found = re.search(r" for key '(?:([^']*)\.)?([^']+)'$", _words(error))
+        found = re.search(r" for key '(?:([^']*)\.)?([^']+)'$", words_of(error))
         return found[2] if found and (table is None or found[1] in (None, table)) else None
 
     def unfit_setting(self, error: BaseException) -> tuple[str, str] | None:
@@ -126,12 +115,3 @@ class MySQLErrors(ErrorCodes):
 class MariaDBErrors(MySQLErrors):
     # Since 11, innodb_snapshot_isolation refuses to change a row that is newer than the snapshot.
     transient: ClassVar[dict[Any, str]] = {**MySQLErrors.transient, 1020: "serialization"}
-
-
-def _words(error: BaseException) -> str:
-    return str(getattr(error, "orig", error).args[-1])
-
-
-def _found(pattern: str, error: BaseException) -> str | None:
-    found = re.search(pattern, _words(error))
-    return found[1] if found else None

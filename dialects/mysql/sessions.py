@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import contextlib
 import math
 from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
-from typing import Any, ClassVar, Final
+from typing import Any, Final
 
 import sqlalchemy as sa
 
@@ -16,11 +15,28 @@ from claimjobs.dialects.types import database_now
 
 _NO_LIMIT: Final = 2**64 - 1
 """`sql_select_limit` if there is no limit."""
-_UTC: Final = sa.text("SET @claimjobs_zone = @@session.time_zone, time_zone = '+00:00'")
-_ZONE_BEFORE: Final = sa.text("SET time_zone = @claimjobs_zone")
-
 CATCH_UP: Final = 5
 """Seconds that a primary may need to apply what others have committed. Then it is one that cannot be used."""
+
+
+def _idle_limits(*variables: str) -> sa.TextClause:
+    """Asks for these variables of the session, by which the server ends a client that sends nothing, or its
+    transaction."""
+    return sa.text(" UNION ALL ".join(f"SELECT '{name}', @@session.{name}" for name in variables))
+
+
+def _set_read_only(variable: str) -> sa.TextClause:
+    return sa.text(f"SELECT IF(@@session.{variable} AND NOT @@global.{variable}, '{variable} = 1', NULL)")
+
+
+def _read_only(variable: str) -> sa.TextClause:
+    # super_read_only switches read_only on, too.
+    return sa.text(f"SELECT @@global.read_only OR @@session.{variable}")
+
+
+def _catching_up(wait: str, as_before: str) -> tuple[str, ...]:
+    """With such a setting the beginning of a transaction waits for what the others have committed."""
+    return f"SET SESSION {wait}", "START TRANSACTION", "COMMIT", f"SET SESSION {as_before}"
 
 
 class MySQLSessions(Sessions):
@@ -29,14 +45,30 @@ class MySQLSessions(Sessions):
     refuses_joined_deletes = False
     """With `sql_safe_updates` a session refuses a DELETE of joined rows, unless it uses an index of each table."""
 
-    read_only_transactions = "transaction_read_only"
-    """The variable of SET TRANSACTION READ ONLY."""
-
-    waiting = f"group_replication_consistency = 'BEFORE', wait_timeout = {CATCH_UP}"
-    """With these settings the beginning of a transaction waits for what the group has committed, not for ever."""
-    as_before = (
-        "group_replication_consistency = @@global.group_replication_consistency, wait_timeout = @@global.wait_timeout"
+    # The server answers error 1153, or nothing, and closes the connection: the driver says that it was lost.
+    statement_limit = "max_allowed_packet"
+    largest_statement = sa.text("SELECT @@session.max_allowed_packet")
+    limits = _idle_limits("wait_timeout")
+    # A variable of the session does not depend on transactions.
+    to_utc = sa.text("SET @claimjobs_zone = @@session.time_zone, time_zone = '+00:00'")
+    zone_before = sa.text("SET time_zone = @claimjobs_zone")
+    zone = sa.text("SELECT IF(@@session.time_zone = 'SYSTEM', @@global.system_time_zone, @@session.time_zone)")
+    # The variable of SET TRANSACTION READ ONLY.
+    set_read_only, read_only = _set_read_only("transaction_read_only"), _read_only("transaction_read_only")
+    read_write = "SET SESSION TRANSACTION READ WRITE"
+    # ProxySQL answers the text "SELECT CONNECTION_ID()" itself, with the number of its greeting. A server must.
+    number = sa.func.connection_id(type_=sa.BigInteger) + sa.literal_column("0")
+    # Every account may read these. A member that has left its group counts as well: it may join it again.
+    several_primaries = sa.text(
+        "SHOW GLOBAL VARIABLES WHERE (variable_name = 'wsrep_on' AND value = 'ON') "
+        "OR (variable_name = 'group_replication_single_primary_mode' AND value = 'OFF')"
     )
+    catching_up = _catching_up(
+        f"group_replication_consistency = 'BEFORE', wait_timeout = {CATCH_UP}",
+        "group_replication_consistency = @@global.group_replication_consistency, wait_timeout = @@global.wait_timeout",
+    )
+    kill = sa.text("KILL :session")
+    sessions_of = sa.text("SELECT id FROM information_schema.processlist WHERE db = :name")
 
     def connect_arguments(self, driver: str, seconds: int) -> dict[str, Any]:
         # PyMySQL's connect_timeout covers the TCP connection only; waiting for the greeting is a read.
@@ -59,9 +91,6 @@ class MySQLSessions(Sessions):
         if hosts := Hosts.of(engine.url):
             hosts.listen(engine)
 
-    def descriptor(self, driver_connection: Any) -> int:
-        return int(getattr(driver_connection, "_sock", driver_connection).fileno())
-
     def settings(self, lock_timeout: float) -> Sequence[str]:
         # The session's time zone applies to a user's TIMESTAMP columns; our clock is UTC. `sql_safe_updates` is for
         # statements that people type. `sql_select_limit` would limit every SELECT that has no LIMIT, and without
@@ -71,31 +100,10 @@ class MySQLSessions(Sessions):
             f"sql_safe_updates = 0, sql_big_selects = 1, sql_select_limit = {_NO_LIMIT}",
         )
 
-    def zone_switch(self, *, local: bool) -> tuple[sa.TextClause, sa.TextClause]:
-        del local  # a variable of the session does not depend on transactions
-        return _UTC, _ZONE_BEFORE
-
-    def is_in_utc(self, connection: sa.Connection) -> bool:
-        zones = connection.execute(sa.text("SELECT @@session.time_zone, @@global.system_time_zone")).one()
-        return (zones[1] if zones[0] == "SYSTEM" else zones[0]) in {"+00:00", "UTC", "Etc/UTC"}
-
     def silence_setting(self, seconds: float) -> str:
         # A session has no variable for TCP keepalive. For `wait_timeout` the server waits for the next statement of a
         # client that has vanished, also in an open transaction.
         return f"SET SESSION wait_timeout = {math.ceil(seconds) + 1}"
-
-    limits: ClassVar[Sequence[str]] = ("wait_timeout",)
-    """The variables of the session by which the server ends a client that sends nothing, or its transaction."""
-
-    # The server answers error 1153, or nothing, and closes the connection: the driver says that it was lost.
-    statement_limit = "max_allowed_packet"
-
-    def largest_statement(self, connection: sa.Connection) -> int:
-        return int(connection.exec_driver_sql(f"SELECT @@session.{self.statement_limit}").scalar_one())
-
-    def idle_limits(self, connection: sa.Connection) -> Mapping[str, float]:
-        found = connection.exec_driver_sql("SELECT " + ", ".join(f"@@session.{name}" for name in self.limits)).one()
-        return {name: float(seconds) for name, seconds in zip(self.limits, found, strict=True) if seconds}
 
     def unfit_setting(self, connection: sa.Connection) -> tuple[str, str] | None:
         # SQLAlchemy has no name for a variable of the session; one that is switched on is 1.
@@ -106,36 +114,8 @@ class MySQLSessions(Sessions):
             return "sql_safe_updates = 1", "SET SESSION sql_safe_updates = 0"
         return None
 
-    def read_only_setting(self, connection: sa.Connection) -> tuple[str, str] | None:
-        name = self.read_only_transactions
-        if connection.scalar(sa.text(f"SELECT @@session.{name} AND NOT @@global.{name}")):
-            return f"{name} = 1", "SET SESSION TRANSACTION READ WRITE"
-        return None
-
-    def is_read_only(self, connection: sa.Connection) -> bool:
-        # super_read_only switches read_only on, too.
-        return bool(connection.scalar(sa.text(f"SELECT @@global.read_only OR @@session.{self.read_only_transactions}")))
-
-    def number(self) -> sa.ColumnElement[int]:
-        # ProxySQL answers the text "SELECT CONNECTION_ID()" itself, with the number of its greeting. A server must.
-        return sa.func.connection_id(type_=sa.BigInteger) + sa.literal_column("0")
-
     def greeted_by(self, driver_connection: Any) -> int:
         return int(driver_connection.thread_id())
-
-    def is_one_of_several_primaries(self, connection: sa.Connection) -> bool:
-        # Every account may read these. A member that has left its group counts as well: it may join it again.
-        variables = sa.text(
-            "SHOW GLOBAL VARIABLES WHERE (variable_name = 'wsrep_on' AND value = 'ON') "
-            "OR (variable_name = 'group_replication_single_primary_mode' AND value = 'OFF')"
-        )
-        return connection.execute(variables).first() is not None
-
-    def catch_up(self, connection: sa.Connection) -> None:
-        # The beginning of a transaction waits.
-        wait = (f"SET SESSION {self.waiting}", "START TRANSACTION", "COMMIT", f"SET SESSION {self.as_before}")
-        for statement in wait:
-            connection.exec_driver_sql(statement).close()
 
     def try_session_lock(self, owners: sa.Table, owner: sa.ColumnElement[Any]) -> sa.ColumnElement[bool]:
         return sa.func.get_lock(_owner_lock(owners, owner), 0, type_=sa.Boolean)
@@ -148,37 +128,23 @@ class MySQLSessions(Sessions):
     def lock_holder(self, owners: sa.Table, owner: sa.ColumnElement[Any]) -> sa.ColumnElement[int]:
         return sa.func.is_used_lock(_owner_lock(owners, owner), type_=sa.BigInteger)
 
-    def end_session(self, session: int) -> sa.Executable:
-        return sa.text("KILL :session").bindparams(session=session)
-
     def server_since(self, connection: sa.Connection) -> datetime:
         uptime = connection.execute(sa.text("SHOW GLOBAL STATUS LIKE 'Uptime'")).one()[1]
         now: datetime = connection.execute(sa.select(database_now())).scalar_one()
         return now - timedelta(seconds=int(uptime))
 
-    def drop_database(self, connection: sa.Connection, name: str) -> None:
-        """A DROP waits for the open transactions of other sessions, which lock the tables that they used."""
-        sessions = sa.text("SELECT id FROM information_schema.processlist WHERE db = :name")
-        for number in connection.scalars(sessions, {"name": name}).all():
-            with contextlib.suppress(sa.exc.DBAPIError):  # it may have ended meanwhile
-                connection.exec_driver_sql(f"KILL {number:d}")
-        connection.exec_driver_sql(f"DROP DATABASE {connection.dialect.identifier_preparer.quote(name)}")
-
 
 class MariaDBSessions(MySQLSessions):
     # MariaDB also demands an index for the keys, which are a table of JSON; MySQL only one for the written table.
     refuses_joined_deletes = True
-    # It has MySQL's name since 11.1, and keeps its own beside that.
-    read_only_transactions = "tx_read_only"
-
-    limits = (
+    # The last one: also of a transaction that has only locked rows.
+    limits = _idle_limits(
         "wait_timeout",
-        "idle_transaction_timeout",
-        "idle_write_transaction_timeout",
-        "idle_readonly_transaction_timeout",  # also of one that has only locked rows
+        *("idle_transaction_timeout", "idle_write_transaction_timeout", "idle_readonly_transaction_timeout"),
     )
-
-    waiting, as_before = "wsrep_sync_wait = 1", "wsrep_sync_wait = @@global.wsrep_sync_wait"
+    # It has MySQL's name since 11.1, and keeps its own beside that.
+    set_read_only, read_only = _set_read_only("tx_read_only"), _read_only("tx_read_only")
+    catching_up = _catching_up("wsrep_sync_wait = 1", "wsrep_sync_wait = @@global.wsrep_sync_wait")
 
 
 def _limit_only_greeting(driver_connection: Any, _record: Any) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import re
+from collections.abc import Mapping
 from typing import Any, ClassVar, Final
 
 from claimjobs.dialects import error_codes as kinds
@@ -14,28 +14,11 @@ from claimjobs.dialects.error_codes import (
     STALE_PLAN,
     UNAVAILABLE,
     ErrorCodes,
-    said,
-    says,
+    Signs,
+    words_of,
 )
 
 _LACKS_A_RIGHT: Final = "42501"
-
-# libpq gives no SQLSTATE for a failure to connect, only words: its own, the server's or PgBouncer's.
-_ACCESS_DENIED: Final = (
-    "password authentication failed|no pg_hba.conf entry|no password supplied|permission denied"
-    '|is not permitted to log in|is not currently accepting connections|role ".*" does not exist'
-)
-_CONNECT_PROBLEMS: Final = {
-    kinds.NO_TRANSACTIONS: "transaction blocks not allowed in statement pooling mode",
-    kinds.ACCESS_DENIED: _ACCESS_DENIED,
-    kinds.NO_DATABASE: 'database ".*" does not exist',
-    # The second words are for sslmode=disable.
-    kinds.OTHER_PROTOCOL: "received invalid response to SSL negotiation|expected authentication request from server",
-    kinds.TLS: "SSL|certificate",
-    FULL: "too many clients|too many connections|remaining connection slots",
-    # Of a server that `target_session_attrs` passes over.
-    kinds.NO_WRITES: "session is read-only|server is in hot standby mode",
-}
 
 
 class PostgresErrors(ErrorCodes):
@@ -76,43 +59,44 @@ class PostgresErrors(ErrorCodes):
     bad_name = frozenset({"42P07", "42602", "42710", "42622", "3F000", "22P02"})
     duplicate = frozenset({"23505"})
 
+    # By class: 22 data exception, 23 integrity constraint, 44 view with check option, P0 raised by a trigger (P0001),
+    # 27 refused by one, 38 and 39 by a function in another language.
+    bad_row = frozenset({"22", "23", "27", "38", "39", "44", "P0"})
+    # libpq gives no SQLSTATE for a failure to connect, only words: its own, the server's or PgBouncer's.
+    connect_problems: ClassVar[Mapping[str, Signs]] = {
+        # psycopg gives bytes for texts of a database whose encoding is SQL_ASCII, also for the server's version.
+        kinds.NO_ENCODING: Signs(words="bytes-like object"),
+        # Every interruption has this code, whoever caused it.
+        kinds.TIMED_OUT: Signs(frozenset({"57014"}), "statement timeout|transaction timeout"),
+        kinds.NO_TRANSACTIONS: Signs(words="transaction blocks not allowed in statement pooling mode"),
+        kinds.ACCESS_DENIED: Signs(
+            words="password authentication failed|no pg_hba.conf entry|no password supplied|permission denied"
+            '|is not permitted to log in|is not currently accepting connections|role ".*" does not exist'
+        ),
+        kinds.NO_DATABASE: Signs(words='database ".*" does not exist'),
+        # The second words are for sslmode=disable.
+        kinds.OTHER_PROTOCOL: Signs(
+            words="received invalid response to SSL negotiation|expected authentication request from server"
+        ),
+        kinds.TLS: Signs(words="SSL|certificate"),
+        FULL: Signs(words="too many clients|too many connections|remaining connection slots"),
+        # Of a server that `target_session_attrs` passes over.
+        kinds.NO_WRITES: Signs(words="session is read-only|server is in hot standby mode"),
+    }
+    denied = Signs(frozenset({_LACKS_A_RIGHT}), r"permission denied for (?:table|relation|view) (.*\S)")
+    missing = r'"(?:[^"]*\.)?([^".]+)"'
+
     def code(self, error: BaseException) -> Any:
         return getattr(getattr(error, "orig", None) or error, "sqlstate", None)
-
-    def timed_out(self, error: BaseException) -> bool:
-        # Every interruption has this code, whoever caused it.
-        return self.code(error) == "57014" and says(error, ["statement timeout", "transaction timeout"])
 
     def is_stale_plan(self, error: BaseException) -> bool:
         # "Cached plan must not change result type": the server's words are in its language, its function is not.
         return self.code(error) == "0A000" and _detail(error, "source_function") == "RevalidateCachedQuery"
 
-    def connect_problem(self, error: BaseException) -> str:
-        # psycopg gives bytes for texts of a database whose encoding is SQL_ASCII, also for the server's version.
-        if isinstance(error, TypeError) and "bytes-like object" in str(error):
-            return kinds.NO_ENCODING
-        if self.timed_out(error):  # a statement that the driver sends on a new connection
-            return kinds.TIMED_OUT
-        found = (kind for kind, words in _CONNECT_PROBLEMS.items() if re.search(words, said(error)))
-        return next(found, UNAVAILABLE)
-
-    def refuses_account(self, error: BaseException) -> bool:
-        return re.search(_ACCESS_DENIED, said(error)) is not None
-
     def refuses_row(self, error: BaseException) -> bool:
-        # By class: 22 data exception, 23 integrity constraint, 44 view with check option, P0 raised by a trigger
-        # (P0001), 27 refused by one, 38 and 39 by a function in another language.
         if self.code(error) == _LACKS_A_RIGHT:  # also of a row that the policy of its table refuses
-            return says(error, ["row-level security policy"])
-        return str(self.code(error))[:2] in {"22", "23", "27", "38", "39", "44", "P0"}
-
-    def denied_table(self, error: BaseException) -> str | None:
-        found = re.search(r"permission denied for (?:table|relation|view) (.+)", said(error))
-        return found[1].strip() if found and self.code(error) == _LACKS_A_RIGHT else None
-
-    def missing_name(self, error: BaseException) -> str | None:
-        found = re.search(r'"(?:[^"]*\.)?([^".]+)"', said(error))
-        return found[1] if found else None
+            return "row-level security policy" in words_of(error)
+        return str(self.code(error))[:2] in self.bad_row
 
     def refusing_index(self, error: BaseException, table: str | None = None) -> str | None:
         is_ours = table is None or _detail(error, "table_name") == table

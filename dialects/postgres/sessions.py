@@ -6,7 +6,7 @@ import contextlib
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from datetime import datetime
-from typing import Any, Final
+from typing import Any, ClassVar, Final
 
 import sqlalchemy as sa
 from sqlalchemy.dialects import postgresql
@@ -20,28 +20,6 @@ _HALF: Final = 2**31
 _TWO_NUMBERS: Final[sa.ColumnElement[int]] = sa.literal_column("2")
 """`objsubid` of an advisory lock that was given as two numbers, and not as one."""
 
-_SET_UTC: Final = (
-    "SELECT set_config('claimjobs.zone', current_setting('TimeZone'), {0}), set_config('TimeZone', 'UTC', {0})"
-)
-_SET_BEFORE: Final = "SELECT set_config('TimeZone', current_setting('claimjobs.zone'), {0})"
-_UTC, _UTC_SESSION = (sa.text(_SET_UTC.format(local)) for local in ("true", "false"))
-_ZONE_BEFORE, _ZONE_BEFORE_SESSION = (sa.text(_SET_BEFORE.format(local)) for local in ("true", "false"))
-
-_READ_ONLY: Final = sa.text("SELECT current_setting('transaction_read_only') = 'on'")
-# A standby is read-only whatever is set. The other sources are a server, a database or an account, which a failover or
-# an administrator changes; a driver that begins READ ONLY transactions sets nothing.
-_SET_READ_ONLY: Final = sa.text(
-    "SELECT name, setting FROM pg_settings WHERE current_setting('transaction_read_only') = 'on' "
-    "AND NOT pg_is_in_recovery() AND name = 'default_transaction_read_only' "
-    "AND (setting = 'off' OR source IN ('client', 'session'))"
-)
-
-# The second one exists since 17.
-_LIMITS: Final = sa.text(
-    "SELECT name, setting::float8 / 1000 FROM pg_settings WHERE setting <> '0' "
-    "AND name IN ('idle_in_transaction_session_timeout', 'transaction_timeout') ORDER BY setting::float8"
-)
-
 _PG_LOCKS: Final = ("locktype", "database", "classid", "objid", "objsubid", "pid", "granted")
 
 
@@ -50,14 +28,36 @@ class PostgresSessions(Sessions):
     # sorts the whole table when there are many.
     forget_plans = sa.text("DISCARD PLANS")
     knows_start_exactly = True
+    # The default is the database's encoding. That of SQL_ASCII is none: the driver gives bytes for texts.
+    connect_options: ClassVar[Mapping[str, Any]] = {"client_encoding": "utf8"}
+    # The second one exists since 17.
+    limits = sa.text(
+        "SELECT name, setting::float8 / 1000 FROM pg_settings "
+        "WHERE name IN ('idle_in_transaction_session_timeout', 'transaction_timeout') ORDER BY setting::float8"
+    )
+    to_utc = sa.text(
+        "SELECT set_config('claimjobs.zone', current_setting('TimeZone'), :local), "
+        "set_config('TimeZone', 'UTC', :local)"
+    )
+    zone_before = sa.text("SELECT set_config('TimeZone', current_setting('claimjobs.zone'), :local)")
+    zone = sa.text("SELECT current_setting('TimeZone')")
+    read_only = sa.text("SELECT current_setting('transaction_read_only') = 'on'")
+    # A standby is read-only whatever is set. The other sources are a server, a database or an account, which a failover
+    # or an administrator changes; a driver that begins READ ONLY transactions sets nothing.
+    set_read_only = sa.text(
+        "SELECT CASE setting WHEN 'on' THEN name || ' = on' ELSE 'its driver begins READ ONLY transactions' END "
+        "FROM pg_settings WHERE current_setting('transaction_read_only') = 'on' "
+        "AND NOT pg_is_in_recovery() AND name = 'default_transaction_read_only' "
+        "AND (setting = 'off' OR source IN ('client', 'session'))"
+    )
+    read_write = "SET default_transaction_read_only = off"
+    number = sa.func.pg_backend_pid(type_=sa.Integer)
+    kill = sa.text("SELECT pg_terminate_backend(:session)")
+    sessions_of = sa.text("SELECT pid FROM pg_stat_activity WHERE datname = :name")
 
     def set_savepoint(self, cursor: Any, name: str, *, again: bool) -> None:
         # It would stand above one with its name. Two statements cannot be prepared as one.
         cursor.execute(f"RELEASE {name}; SAVEPOINT {name}" if again else f"SAVEPOINT {name}", prepare=False)
-
-    def connect_arguments(self, driver: str, seconds: int) -> dict[str, Any]:
-        # The default is the database's encoding. That of SQL_ASCII is none: the driver gives bytes for texts.
-        return {**super().connect_arguments(driver, seconds), "client_encoding": "utf8"}
 
     def prepare_nothing_if_pooled(self, driver_connection: Any) -> None:
         # psycopg prepares a statement that it has sent five times. Other drivers have no such attribute.
@@ -90,12 +90,6 @@ class PostgresSessions(Sessions):
             "SET TimeZone = 'UTC'",
         )
 
-    def zone_switch(self, *, local: bool) -> tuple[sa.TextClause, sa.TextClause]:
-        return (_UTC, _ZONE_BEFORE) if local else (_UTC_SESSION, _ZONE_BEFORE_SESSION)
-
-    def is_in_utc(self, connection: sa.Connection) -> bool:
-        return connection.scalar(sa.text("SELECT current_setting('TimeZone')")) in {"UTC", "Etc/UTC"}
-
     def silence_setting(self, seconds: float) -> str:
         # Probes are sent while nothing else is; the user timeout counts from what was sent and is not confirmed.
         first, between, count = keepalive(seconds)
@@ -107,26 +101,10 @@ class PostgresSessions(Sessions):
         }
         return "SELECT " + ", ".join(f"set_config('{name}', '{value}', false)" for name, value in values.items())
 
-    def idle_limits(self, connection: sa.Connection) -> Mapping[str, float]:
-        return {str(name): float(seconds) for name, seconds in connection.execute(_LIMITS)}
-
     def pipeline(self, driver_connection: Any) -> AbstractContextManager[Any] | None:
         from psycopg import Pipeline  # noqa: PLC0415 - psycopg is slow to import
 
         return _left_or_closed(driver_connection) if Pipeline.is_supported() else None  # its C library is older than 14
-
-    def read_only_setting(self, connection: sa.Connection) -> tuple[str, str] | None:
-        found = connection.execute(_SET_READ_ONLY).first()
-        if found is None:
-            return None
-        setting = f"{found.name} = on" if found.setting == "on" else "its driver begins READ ONLY transactions"
-        return setting, "SET default_transaction_read_only = off"
-
-    def is_read_only(self, connection: sa.Connection) -> bool:
-        return bool(connection.scalar(_READ_ONLY))
-
-    def number(self) -> sa.ColumnElement[int]:
-        return sa.func.pg_backend_pid(type_=sa.Integer)
 
     def greeted_by(self, driver_connection: Any) -> int:
         return int(driver_connection.info.backend_pid)
@@ -161,15 +139,9 @@ class PostgresSessions(Sessions):
         behind = sa.func.nextval(sequence) < last
         return sa.select(sa.func.setval(sequence, last)).select_from(alone).where(behind)
 
-    def end_session(self, session: int) -> sa.Executable:
-        return sa.select(sa.func.pg_terminate_backend(session))
-
     def server_since(self, connection: sa.Connection) -> datetime:
         since: datetime = connection.execute(sa.select(sa.func.pg_postmaster_start_time())).scalar_one()
         return since
-
-    def drop_database(self, connection: sa.Connection, name: str) -> None:
-        connection.exec_driver_sql(f"DROP DATABASE {connection.dialect.identifier_preparer.quote(name)} WITH (FORCE)")
 
 
 def _regclass(table: sa.Table) -> sa.ColumnElement[Any]:

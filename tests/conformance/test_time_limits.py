@@ -52,7 +52,7 @@ def test_a_handler_that_takes_longer_than_a_transaction_may_ends_the_run(
     name, _, seconds = LIMITS[backend.family]
 
     def handle(batch: Batch) -> None:
-        session = batch.connection.scalar(sa.select(backend.dialect.sessions.number()))
+        session = batch.connection.scalar(sa.select(backend.dialect.sessions.number))
         ours = f"{session} "
         backend.wait_for(
             lambda: not any(each.startswith(ours) for each in backend.sessions()), "the server ends the session", 120

@@ -91,13 +91,8 @@ EXPLAINED: Final[dict[tuple[str, str, str], str]] = {
         "is_ours = (table is None)",
     ): "Postgres leaves out what the table's own index refuses: an index that refuses a row there is another's.",
     (
-        "dialects/mysql/errors.py",
-        "kinds.NO_WRITES: self.code(error) == UNREACHABLE and says(error, [NO_WRITES]),",
-        "kinds.NO_WRITES: (says(error, [NO_WRITES])),",
-    ): "These are our own words, and come with no other code.",
-    (
-        "dialects/postgres/sessions.py",
-        'return connection.scalar(sa.text("SELECT current_setting(\'TimeZone\')")) in {"UTC", "Etc/UTC"}',
+        "dialects/sessions.py",
+        "return connection.scalar(self.zone) in _UTC_NAMES",
         "return None",
     ): "A session that is in UTC is set to UTC once more, for each transaction: a matter of cost.",
 }

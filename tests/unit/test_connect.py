@@ -188,7 +188,7 @@ def test_an_error_after_which_tidb_wants_the_transaction_again(code: int) -> Non
 
 
 def test_the_number_of_a_session_is_asked_for_in_words_that_no_pooler_answers_itself() -> None:
-    asked = str(sa.select(MySQL().sessions.number().label("session")).compile(dialect=mysql.dialect()))
+    asked = str(sa.select(MySQL().sessions.number.label("session")).compile(dialect=mysql.dialect()))
     assert asked.startswith("SELECT connection_id() + 0")
 
 
