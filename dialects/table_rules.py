@@ -62,9 +62,34 @@ class TableRules(Protocol):
     inexact_types: ClassVar[tuple[type[sa.types.TypeEngine[Any]], ...]] = (sa.Float,)
     """Exceptions among them: a server sends an approximate number with fewer digits than it stores."""
 
+    longest: ClassVar[int] = 63
+    """The longest name of a table, an index or a type."""
+    counted_in: ClassVar[str] = "bytes"
+    last_character: ClassVar[str] = "\U0010ffff"
+    """The last one that a name can have."""
+
+    # Each asks about the table that `named` names. None: a database has no such thing.
+    place_of: ClassVar[sa.TextClause]
+    """The schema, the name, and whether the schema is the default."""
+    holder_of: ClassVar[sa.TextClause]
+    unused_of: ClassVar[sa.TextClause]
+    child_of: ClassVar[sa.TextClause | None] = None
+    partitioned_by: ClassVar[sa.TextClause]
+    updated_of: ClassVar[sa.TextClause | None] = None
+    collations_of: ClassVar[sa.TextClause | None] = None
+    named_with_words: ClassVar[sa.TextClause]
+    """The same for all tables of the connection's schema whose comments contain the parameter `words`."""
+
+    def named(self, table: sa.Table) -> dict[str, Any]:
+        """The parameters that name a table."""
+
+    def _asked(self, connection: sa.Connection, statement: sa.TextClause | None, table: sa.Table) -> Sequence[Any]:
+        return () if statement is None else connection.execute(statement, self.named(table)).all()
+
     def finds_again(self, type_: sa.types.TypeEngine[Any]) -> bool:
         """Whether a value that was read from a column of this reflected type finds its row."""
-        return isinstance(type_, self.exact_types) and not isinstance(type_, self.inexact_types)
+        stored = getattr(type_, "data_type", type_)  # that of a domain
+        return isinstance(stored, self.exact_types) and not isinstance(stored, self.inexact_types)
 
     def comment(self, inspector: sa.Inspector, table: sa.Table) -> str | None:
         """The table's comment in the database."""
@@ -72,25 +97,25 @@ class TableRules(Protocol):
 
     def changed_by_each_update(self, connection: sa.Connection, table: sa.Table) -> Mapping[str, str]:
         """The columns that the server writes at each UPDATE of their row, each with the clause that says so."""
-        return {}
+        return {row[0]: row[1].upper() for row in self._asked(connection, self.updated_of, table)}
 
     def depends_on_zone(self, column: Any) -> bool:
         """Whether what is written into this reflected column, or read of it, depends on the session's time zone."""
 
-    longest: ClassVar[int] = 63
-    """The longest name of a table, an index or a type."""
-    counted_in: ClassVar[str] = "bytes"
-
     def length(self, name: str) -> int:
         """How long a name is."""
-        return len(name.encode())
+        return len(name.encode() if self.counted_in == "bytes" else name)
 
     def unnameable(self, name: str) -> str | None:
         """Why no table, index or type can have this name; None if it can."""
+        if strange := [character for character in name if character > self.last_character]:
+            return f"no name can have the character {strange[0]!r}"
         return f"it has more than {self.longest} {self.counted_in}" if self.length(name) > self.longest else None
 
     def place(self, connection: sa.Connection, table: sa.Table) -> Place:
         """Where the server has this table, which is there."""
+        [(schema, name, is_default)] = self._asked(connection, self.place_of, table)
+        return Place(schema, name, bool(is_default))
 
     def unclaimable(self, connection: sa.Connection, table: sa.Table) -> tuple[str, str] | None:
         """Why rows of this table cannot be locked and changed, and the next step; None if they can."""
@@ -101,17 +126,19 @@ class TableRules(Protocol):
 
     def unused_indexes(self, connection: sa.Connection, table: sa.Table) -> Collection[str]:
         """The names of indexes of this table that no statement can use, although they are there."""
+        return [row[0] for row in self._asked(connection, self.unused_of, table)]
 
     def child(self, connection: sa.Connection, table: sa.Table) -> str | None:
         """A table with keys of its own whose rows are read together with those of this one; None if there is none."""
-        return None
+        return next((row[0] for row in self._asked(connection, self.child_of, table)), None)
 
     def partition_columns(self, connection: sa.Connection, table: sa.Table) -> Collection[str]:
         """The columns that decide in which partition of its table a row is."""
+        return [row[0] for row in self._asked(connection, self.partitioned_by, table)]
 
     def collations(self, connection: sa.Connection, table: sa.Table) -> Mapping[str, str]:
         """The collations of the table's texts, if the database refuses to compare texts of different collations."""
-        return {}
+        return {row[0]: row[1] for row in self._asked(connection, self.collations_of, table)}
 
     def limited(self, connection: sa.Connection) -> AbstractContextManager[None]:
         """In this block a statement waits LOCK_TIMEOUT seconds for its lock at most. The session is as it was after it.
@@ -121,6 +148,8 @@ class TableRules(Protocol):
 
     def lock_holder(self, connection: sa.Connection, table: sa.Table) -> str | None:
         """A session that has a lock on this table, for a message; None: the server shows none to this user."""
+        return next((row[0] for row in self._asked(connection, self.holder_of, table)), None)
 
     def named_with(self, connection: sa.Connection, words: str) -> Sequence[str]:
         """The tables of the connection's schema whose comments contain these words."""
+        return connection.scalars(self.named_with_words, {"words": words}).all()

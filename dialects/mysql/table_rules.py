@@ -3,69 +3,25 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, ClassVar, Final
 
 import sqlalchemy as sa
 from sqlalchemy.dialects import mysql
 
-from claimjobs.dialects.table_rules import LOCK_TIMEOUT, Place, TableRules
+from claimjobs.dialects.table_rules import LOCK_TIMEOUT, TableRules
 
 PREPARER: Final = mysql.dialect(paramstyle="named").identifier_preparer
 
-_KIND: Final = sa.text(
-    "SELECT table_type, tables.engine, coalesce(transactions, 'NO') = 'YES' "
-    # MariaDB's FEDERATED reports YES, but locks nothing on the server that stores the rows.
-    "AND tables.engine <> 'FEDERATED' FROM information_schema.tables "
-    "LEFT JOIN information_schema.engines ON engines.engine = tables.engine "
-    "WHERE table_schema = coalesce(:schema, database()) AND table_name = :name AND table_type <> 'TEMPORARY'"
-)
-# A server may compare names without regard to case: the one that is spelled so comes first.
-_PLACE: Final = sa.text(
-    "SELECT table_schema, table_name, table_schema = database() FROM information_schema.tables "
-    "WHERE table_schema = coalesce(:schema, database()) AND table_name = :name "
-    "ORDER BY CAST(table_name AS BINARY) = CAST(:name AS BINARY) DESC LIMIT 1"
-)
-_PARTITIONS: Final = sa.text(
-    "SELECT DISTINCT partition_expression, subpartition_expression FROM information_schema.partitions "
-    "WHERE table_schema = coalesce(:schema, database()) AND table_name = :name"
-)
-_ARGUMENTS: Final = sa.text(
-    "SELECT column_name AS name, column_type AS type, data_type AS kind FROM information_schema.columns "
-    "WHERE table_schema = coalesce(:schema, database()) AND table_name = :name AND column_type LIKE '%(%' "
-    "ORDER BY ordinal_position"
-)
-_COMMENT: Final = sa.text(
-    "SELECT table_comment FROM information_schema.tables "
-    "WHERE table_schema = coalesce(:schema, database()) AND table_name = :name"
-)
-_COLLATIONS: Final = sa.text(
-    "SELECT column_name AS name, collation_name AS collation FROM information_schema.columns "
-    "WHERE table_schema = coalesce(:schema, database()) AND table_name = :name AND collation_name IS NOT NULL"
-)
-
-_ON_UPDATE: Final = sa.text(
-    "SELECT column_name AS name, extra FROM information_schema.columns "
-    "WHERE table_schema = coalesce(:schema, database()) AND table_name = :name AND extra LIKE '%on update%'"
-)
 _CLOCK: Final = re.compile(r"(?i)\b(?:now|local|cur)(?:rent)?(?:_?timestamp|_?date|_?time)?\b")
 """A function in a default that tells the time of the session's zone."""
-_NAMED_WITH: Final = sa.text(
-    "SELECT table_name FROM information_schema.tables WHERE table_schema = database() "
-    "AND table_type = 'BASE TABLE' AND locate(:words, table_comment) > 0 ORDER BY table_name"
-)
-_HOLDER: Final = sa.text(
-    "SELECT processlist_id AS id, processlist_user AS user, processlist_host AS host "
-    "FROM performance_schema.metadata_locks JOIN performance_schema.threads ON thread_id = owner_thread_id "
-    "WHERE object_type = 'TABLE' AND object_schema = coalesce(:schema, database()) AND object_name = :name "
-    "AND lock_status = 'GRANTED' AND processlist_id <> connection_id() LIMIT 1"
-)
-_OLDEST: Final = sa.text(
-    "SELECT id, user, host FROM information_schema.innodb_trx "
-    "JOIN information_schema.processlist ON id = trx_mysql_thread_id "
-    "WHERE id <> connection_id() ORDER BY trx_started LIMIT 1"
-)
+
+
+def _about(select: str, view: str, condition: str = "") -> sa.TextClause:
+    """Asks a view of information_schema about one table."""
+    table = "table_schema = coalesce(:schema, database()) AND table_name = :name"
+    return sa.text(f"SELECT {select} FROM information_schema.{view} WHERE {table} {condition}")  # noqa: S608
 
 
 class MySQLTableRules(TableRules):
@@ -83,43 +39,56 @@ class MySQLTableRules(TableRules):
 
     longest = 64
     counted_in = "characters"
+    last_character = "\uffff"  # the server replaces those behind it by question marks
 
-    def length(self, name: str) -> int:
-        return len(name)
+    # A server may compare names without regard to case: the one that is spelled so comes first.
+    place_of = _about(
+        "table_schema, table_name, table_schema = database()",
+        "tables",
+        "ORDER BY CAST(table_name AS BINARY) = CAST(:name AS BINARY) DESC LIMIT 1",
+    )
+    holder_of = sa.text(
+        "SELECT concat('session ', processlist_id, ' (', processlist_user, '@', processlist_host, ')') "
+        "FROM performance_schema.metadata_locks JOIN performance_schema.threads ON thread_id = owner_thread_id "
+        "WHERE object_type = 'TABLE' AND object_schema = coalesce(:schema, database()) AND object_name = :name "
+        "AND lock_status = 'GRANTED' AND processlist_id <> connection_id() LIMIT 1"
+    )
+    # FORCE INDEX with an invisible one is error 1176.
+    unused_of = _about("DISTINCT index_name", "statistics", "AND is_visible = 'NO'")
+    partitioned_by = _about("DISTINCT partition_expression, subpartition_expression", "partitions")
+    updated_of = _about("column_name, extra", "columns", "AND extra LIKE '%on update%'")
+    # If no collation is named, the columns of a JSON_TABLE have the connection's: comparing them is error 1267.
+    collations_of = _about("column_name, collation_name", "columns", "AND collation_name IS NOT NULL")
+    named_with_words = sa.text(
+        "SELECT table_name FROM information_schema.tables WHERE table_schema = database() "
+        "AND table_type = 'BASE TABLE' AND locate(:words, table_comment) > 0 ORDER BY table_name"
+    )
 
-    def unnameable(self, name: str) -> str | None:
-        # The server replaces a character beyond U+FFFF by a question mark.
-        if strange := [character for character in name if character > "\uffff"]:
-            return f"no name can have the character {strange[0]!r}"
-        return super().unnameable(name)
+    def named(self, table: sa.Table) -> dict[str, Any]:
+        return {"schema": table.schema, "name": table.name}
 
     def comment(self, inspector: sa.Inspector, table: sa.Table) -> str | None:
         # SHOW CREATE TABLE, which SQLAlchemy reads, leaves it out in the modes NO_TABLE_OPTIONS, ANSI, ORACLE and more.
         # Without rows the inspector says which table is missing.
         connection: Any = inspector.bind
-        found: str | None = connection.scalar(_COMMENT, {"schema": table.schema, "name": table.name})
+        found: str | None = connection.scalar(_about("table_comment", "tables"), self.named(table))
         return super().comment(inspector, table) if found is None else found
-
-    def changed_by_each_update(self, connection: sa.Connection, table: sa.Table) -> Mapping[str, str]:
-        found = connection.execute(_ON_UPDATE, {"schema": table.schema, "name": table.name})
-        return {row[0]: row[1].upper() for row in found}
 
     def depends_on_zone(self, column: Any) -> bool:
         # A TIMESTAMP is converted by the session's zone, both ways; a default is the time of that zone.
         return isinstance(column["type"], sa.TIMESTAMP) or _CLOCK.search(column.get("default") or "") is not None
 
-    def place(self, connection: sa.Connection, table: sa.Table) -> Place:
-        found = connection.execute(_PLACE, {"schema": table.schema, "name": table.name})
-        schema, name, is_default = found.one()
-        return Place(schema, name, bool(is_default))
-
     def unclaimable(self, connection: sa.Connection, table: sa.Table) -> tuple[str, str] | None:
-        found = connection.execute(_KIND, {"schema": table.schema, "name": table.name}).first()
-        if found is None:
+        # MariaDB's FEDERATED reports YES, but locks nothing on the server that stores the rows.
+        locking = "coalesce(transactions, 'NO') = 'YES' AND tables.engine <> 'FEDERATED'"
+        engines = "tables LEFT JOIN information_schema.engines ON engines.engine = tables.engine"
+        there = _about(f"table_type, tables.engine, {locking}", engines, "AND table_type <> 'TEMPORARY'")
+        found = self._asked(connection, there, table)
+        if not found:
             return "is a temporary table, which every session has for itself", "make a table that is not temporary"
         if odd := [column.name for column in table.columns if "`" in column.name]:
             return f"has a column {odd[0]!r}, a backtick in whose name SQLAlchemy reads as two", "rename the column"
-        kind, engine, locks = found
+        [(kind, engine, locks)] = found
         if kind == "VIEW":
             return "is a view, whose rows have no key to lock them by", "name the table that it reads"
         if locks:
@@ -129,29 +98,21 @@ class MySQLTableRules(TableRules):
 
     def unreadable_column(self, connection: sa.Connection, table: sa.Table) -> tuple[str, str] | None:
         # SQLAlchemy reads an unknown type, but not its arguments.
-        found = connection.execute(_ARGUMENTS, {"schema": table.schema, "name": table.name})
+        with_arguments = "AND column_type LIKE '%(%' ORDER BY ordinal_position"
+        found = self._asked(connection, _about("column_name, column_type, data_type", "columns", with_arguments), table)
         known: Any = connection.dialect
         return next(((row[0], row[1]) for row in found if row[2] not in known.ischema_names), None)
 
-    unused: ClassVar[str] = "is_visible = 'NO'"
-
-    def unused_indexes(self, connection: sa.Connection, table: sa.Table) -> Collection[str]:
-        # FORCE INDEX with an invisible one is error 1176.
-        found = sa.text(
-            "SELECT DISTINCT index_name FROM information_schema.statistics "  # noqa: S608
-            f"WHERE table_schema = coalesce(:schema, database()) AND table_name = :name AND {self.unused}"
-        )
-        return connection.scalars(found, {"schema": table.schema, "name": table.name}).all()
-
     def partition_columns(self, connection: sa.Connection, table: sa.Table) -> Collection[str]:
-        parts = connection.execute(_PARTITIONS, {"schema": table.schema, "name": table.name}).all()
-        expressions = [expression for row in parts for expression in row if expression]
-        return [column.name for column in table.columns if any(_mentions(one, column.name) for one in expressions)]
-
-    def collations(self, connection: sa.Connection, table: sa.Table) -> Mapping[str, str]:
-        # If no collation is named, the columns of a JSON_TABLE have the connection's: comparing them is error 1267.
-        found = connection.execute(_COLLATIONS, {"schema": table.schema, "name": table.name})
-        return {row[0]: row[1] for row in found}
+        # The server writes an expression, which names a column with or without backticks.
+        parts = self._asked(connection, self.partitioned_by, table)
+        expressions = " ".join(expression for row in parts for expression in row if expression)
+        return [
+            column.name
+            for column in table.columns
+            if PREPARER.quote_identifier(column.name) in expressions
+            or re.search(rf"\b{re.escape(column.name)}\b", expressions)
+        ]
 
     @contextmanager
     def limited(self, connection: sa.Connection) -> Iterator[None]:
@@ -164,28 +125,14 @@ class MySQLTableRules(TableRules):
             if not connection.invalidated:
                 connection.exec_driver_sql(f"SET SESSION lock_wait_timeout = {before}").close()
 
-    def lock_holder(self, connection: sa.Connection, table: sa.Table) -> str | None:
-        found = connection.execute(_HOLDER, {"schema": table.schema, "name": table.name}).first()
-        return None if found is None else f"session {found.id} ({found.user}@{found.host})"
-
-    def named_with(self, connection: sa.Connection, words: str) -> Sequence[str]:
-        return connection.scalars(_NAMED_WITH, {"words": words}).all()
-
 
 class MariaDBTableRules(MySQLTableRules):
-    unused = "ignored = 'YES'"
+    unused_of = _about("DISTINCT index_name", "statistics", "AND ignored = 'YES'")
     # Its JSON_TABLE has no ENUM; a text would not find a row through the index.
     inexact_types = (*MySQLTableRules.inexact_types, sa.Enum)
-
-    def lock_holder(self, connection: sa.Connection, table: sa.Table) -> str | None:
-        # Metadata locks are shown by a plugin that few servers have. A transaction that has a lock is not sure either.
-        found = connection.execute(_OLDEST).first()
-        return None if found is None else f"perhaps session {found.id} ({found.user}@{found.host})"
-
-
-def _mentions(expression: str, column: str) -> bool:
-    """Whether an expression, as the server writes it, names a column, with or without backticks."""
-    return (
-        PREPARER.quote_identifier(column) in expression
-        or re.search(rf"\b{re.escape(column)}\b", expression) is not None
+    # Metadata locks are shown by a plugin that few servers have. A transaction that has a lock is not sure either.
+    holder_of = sa.text(
+        "SELECT concat('perhaps session ', id, ' (', user, '@', host, ')') FROM information_schema.innodb_trx "
+        "JOIN information_schema.processlist ON id = trx_mysql_thread_id "
+        "WHERE id <> connection_id() ORDER BY trx_started LIMIT 1"
     )
