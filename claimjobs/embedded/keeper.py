@@ -4,7 +4,7 @@ claimjobs.embedded runs this file as a program, once for each command, with only
 server if none runs, and prints one line of JSON: {"socket": folder} or {"error": reason}. Then it waits until its
 standard input ends, which also happens after a kill -9 of the command. All commands of a data folder share a lock. A
 keeper that can get the lock exclusively is the last one, and stops the server. The kernel releases the locks of a dead
-process. A failure at the end is a second line, {"left": reason}; if the command has ended, a line of the server's log.
+process. A failure at the end is a second line, {"left": reason}.
 
 The server is started and stopped without pg_ctl, which passes paths through a shell, and which the server's account
 would have to be able to run until the end.
@@ -41,8 +41,6 @@ POLL_SECONDS = 0.02
 TAIL_LINES = 10
 NO_PROCESS = str(2**22 + 1)
 """Above the largest process id of Linux."""
-SHELL_CHARACTERS = frozenset('"$`\\\n')
-"""Characters with a meaning for a shell between double quotes."""
 
 
 class Problem(Exception):
@@ -82,7 +80,7 @@ class Keeper:
         Raises Problem.
         """
         self.folder.mkdir(parents=True, exist_ok=True, mode=0o755 if self._account else 0o700)
-        with self._exclusively():
+        with _locked(self.folder / "lock"):
             self._users = (self.folder / "users").open("w")
             fcntl.flock(self._users, fcntl.LOCK_SH)
             return self._ready() or self._start()
@@ -91,38 +89,33 @@ class Keeper:
         """Release the shared lock; the last user stops the server. Raises Problem if it cannot be stopped."""
         if self._users is None:
             return
-        with self._exclusively(), self._users, contextlib.suppress(BlockingIOError):
+        with _locked(self.folder / "lock"), self._users, contextlib.suppress(BlockingIOError):
             fcntl.flock(self._users, fcntl.LOCK_EX | fcntl.LOCK_NB)
             self._stop()
             if self._is_temporary:
                 shutil.rmtree(self.folder)
 
-    def _exclusively(self) -> contextlib.AbstractContextManager[None]:
-        """Exclude other keepers that start or stop the server."""
-        return _locked(self.folder / "lock")
-
     # --- the present state -------------------------------------------------------------------------------
 
     def _ready(self) -> str | None:
         """The folder of the socket of a server that accepts connections. Line 8 of its pid file says so."""
-        status = self._pid_file()[7:8]
-        return self._answering() if [word.strip() for word in status] == ["ready"] else None
+        return self._answering() if [word.strip() for word in self._pid_file()[7:8]] == ["ready"] else None
 
     def _answering(self) -> str | None:
         """The folder of the socket on which a server answers. Line 5 of its pid file is that folder."""
-        try:
+        with contextlib.suppress(OSError, IndexError), socket.socket(socket.AF_UNIX) as client:
             folder = self._pid_file()[4]
-            with socket.socket(socket.AF_UNIX) as client:
-                client.connect(str(Path(folder, SOCKET)))
-        except (OSError, IndexError):
-            return None
-        return folder
+            client.connect(str(Path(folder, SOCKET)))
+            return folder
+        return None
 
     def _server(self) -> int | None:
         """The process id of the server of these data, if it runs. Just after its start it has no pid file yet."""
         if self._started and self._started.poll() is None:
             return self._started.pid
-        return _postgres(self._pid_file())
+        pid, folder, *_ = [*self._pid_file(), "", ""]
+        # Another program may have its id by now.
+        return int(pid) if pid.isdigit() and f"-D {folder} " in _command_line(pid) else None
 
     def _pid_file(self) -> list[str]:
         """The lines of the pid file; none if line 2 names another folder: the data are a copy."""
@@ -141,8 +134,12 @@ class Keeper:
             self._own(self.run)
             if not self.data.exists():
                 self._initialise()
-            self._clear_lock_files()
-            self._started = self._serve(self._socket_folder())
+            # No server of these data runs, though another program may have the process id of a lock file: in a
+            # restarted container, for example. From the rest of the file Postgres learns whether memory is in use.
+            for file in (self.data / "postmaster.pid", self.run / f"{SOCKET}.lock"):
+                if file.exists():
+                    file.write_text("\n".join([NO_PROCESS, *_lines(file)[1:], ""]))
+            self._started = self._serve()
         with contextlib.suppress(TimeoutError):
             _wait(lambda: self._ready() or self._server() is None, START_SECONDS)
         if folder := self._ready():
@@ -150,7 +147,12 @@ class Keeper:
         why = f"is not ready after {START_SECONDS:g} s" if self._server() else "ended while it started"
         raise Problem(f"the server {why}{self._log_tail()}")
 
-    def _serve(self, sockets: str) -> "subprocess.Popen[bytes]":
+    def _serve(self) -> "subprocess.Popen[bytes]":
+        sockets = self.run
+        # The path beside the data may be too long for a socket, or Postgres cannot take it in a list.
+        if len(os.fsencode(sockets / SOCKET)) > LONGEST_SOCKET or set(str(sockets)) & set(",\"'\\"):
+            sockets = Path(tempfile.mkdtemp(prefix=f"{NAME}-"))
+            self._own(sockets)
         settings = {"listen_addresses": "", "unix_socket_directories": sockets, "port": PORT, "max_connections": "200"}
         if self._is_temporary:
             settings |= {"fsync": "off", "synchronous_commit": "off", "full_page_writes": "off"}
@@ -162,20 +164,10 @@ class Keeper:
                 stdout=log,
                 stderr=log,
                 cwd=self.run,
-                env=self._environment(self.data),
+                env=_environment(self.data),
                 start_new_session=True,
                 **self._account,
             )
-
-    def _clear_lock_files(self) -> None:
-        """Remove the process id from lock files, so that they do not prevent the start: no server of these data runs.
-
-        In a restarted container another program may have the id; without an init process it may be a zombie. The rest
-        of the file stays: from it Postgres learns whether memory of the old server is still in use.
-        """
-        for file in (self.data / "postmaster.pid", self.run / f"{SOCKET}.lock"):
-            if file.exists():
-                file.write_text("\n".join([NO_PROCESS, *_lines(file)[1:], ""]))
 
     def _initialise(self) -> None:
         """Make the data folder, under another name until it is complete, because it may be interrupted."""
@@ -183,18 +175,16 @@ class Keeper:
         shutil.rmtree(new, ignore_errors=True)
         self._own(new)
         words = ["--username", NAME, "--auth=trust", "--encoding=UTF8", "--locale=C"]
-        with self._in_a_plain_path() as programs:
-            self._run([programs / "initdb", *words, "--locale-provider=builtin", "--builtin-locale=C.UTF-8"], new)
+        self._run([self.programs / "initdb", *words, "--locale-provider=builtin", "--builtin-locale=C.UTF-8"], new)
         self._run([self.programs / "postgres", "--single", "postgres"], new, f"CREATE DATABASE {NAME}\n")
         new.rename(self.data)
 
     def _stop(self) -> None:
         sockets = self._answering()
         for how in WAYS_TO_STOP:
-            with contextlib.suppress(TimeoutError):
+            with contextlib.suppress(TimeoutError, ProcessLookupError):
                 if pid := self._server():
-                    with contextlib.suppress(ProcessLookupError):
-                        os.kill(pid, how)
+                    os.kill(pid, how)
                 _wait(lambda: self._server() is None, STOP_SECONDS)
                 break
         if self._server() is not None or self._answering():
@@ -202,15 +192,6 @@ class Keeper:
             raise Problem(f"process {number} could not be ended: end it with `kill -INT {number}`")
         if sockets and Path(sockets) != self.run:
             shutil.rmtree(sockets, ignore_errors=True)
-
-    def _socket_folder(self) -> str:
-        """A folder beside the data, unless its path is too long for a socket, or Postgres cannot take it in a list."""
-        beside = str(self.run)
-        if len(os.fsencode(self.run / SOCKET)) <= LONGEST_SOCKET and not set(beside) & set(",\"'\\"):
-            return beside
-        elsewhere = Path(tempfile.mkdtemp(prefix=f"{NAME}-"))
-        self._own(elsewhere)
-        return str(elsewhere)
 
     def _run(self, command: Sequence[str | Path], data: Path, say: str = "") -> None:
         """Run a program of Postgres, and wait for its end."""
@@ -222,15 +203,11 @@ class Keeper:
             errors="replace",
             check=False,
             cwd=self.run,
-            env=self._environment(data),
+            env=_environment(data),
             **self._account,
         )
         if done.returncode:
             raise Problem(f"{Path(command[0]).name} failed: {' '.join(done.stderr.split())}{self._log_tail()}")
-
-    @staticmethod
-    def _environment(data: Path) -> dict[str, str]:
-        return {"PATH": os.defpath, "LC_ALL": "C", "PGDATA": str(data)}
 
     def _log_tail(self) -> str:
         lines = _lines(self.run / "log")[-TAIL_LINES:]
@@ -254,29 +231,23 @@ class Keeper:
                 f"Postgres does not run as root, and no other account can enter {self.folder}: "
                 "set CLAIMJOBS_DATA to a folder that every account can enter"
             )
-        if not _open_to_all(self.programs):
-            self.programs = self._kept_copy()
-
-    def _kept_copy(self) -> Path:
-        package = self.programs.parent.parent
+        if _open_to_all(self.programs):
+            return
+        release, package = self.programs.parent, self.programs.parent.parent
         copy = self._copies / "programs" / str(package.stat().st_mtime_ns)
         copy.parent.mkdir(parents=True, exist_ok=True)
         with _locked(self._copies / "programs.lock"):
             if not copy.exists():
                 new = self._copies / "programs.new"
                 shutil.rmtree(new, ignore_errors=True)
-                _copy(self.programs, new)
+                for source in (release, package.with_name(f"{package.name}.libs")):
+                    if source.is_dir():
+                        shutil.copytree(source, new / source.relative_to(package.parent), symlinks=True)
+                for path in [new, *new.rglob("*")]:  # a strict umask made the modes of the originals private
+                    if not path.is_symlink():
+                        path.chmod(0o755)
                 new.rename(copy)
-        return copy / self.programs.relative_to(package.parent)
-
-    @contextlib.contextmanager
-    def _in_a_plain_path(self) -> Iterator[Path]:
-        """The programs in a path that a shell leaves as it is, because initdb calls them through a shell."""
-        if not SHELL_CHARACTERS & set(str(self.programs)):
-            yield self.programs
-            return
-        with tempfile.TemporaryDirectory(prefix=f"{NAME}-") as folder:
-            yield _copy(self.programs, Path(folder))
+        self.programs = copy / self.programs.relative_to(package.parent)
 
 
 @contextlib.contextmanager
@@ -287,17 +258,8 @@ def _locked(file: Path) -> Iterator[None]:
         yield
 
 
-def _copy(programs: Path, into: Path) -> Path:
-    """Copy programs and their shared libraries to a folder that every account can enter."""
-    release = programs.parent
-    package = release.parent
-    for source in (release, package.with_name(f"{package.name}.libs")):
-        if source.is_dir():
-            shutil.copytree(source, into / source.relative_to(package.parent), symlinks=True)
-    for path in [into, *into.rglob("*")]:  # a strict umask made the modes of the originals private
-        if not path.is_symlink():
-            path.chmod(0o755)
-    return into / programs.relative_to(package.parent)
+def _environment(data: Path) -> dict[str, str]:
+    return {"PATH": os.defpath, "LC_ALL": "C", "PGDATA": str(data)}
 
 
 def _lines(file: Path) -> list[str]:
@@ -308,21 +270,12 @@ def _lines(file: Path) -> list[str]:
         return []
 
 
-def _postgres(lock_file: list[str]) -> int | None:
-    """The process that wrote a lock file, if it is still a server: another program may have its id by now."""
-    pid, folder, *_ = [*lock_file, "", ""]
-    return int(pid) if pid.isdigit() and f"-D {folder} " in _command_line(pid) else None
-
-
 def _command_line(pid: str) -> str:
     """The command line of a process; empty if it has ended, or is a zombie."""
     if not Path("/proc/self/cmdline").exists():  # macOS
         ps = ["/bin/ps", "-ww", "-o", "command=", "-p", pid]
         return subprocess.run(ps, capture_output=True, text=True, check=False).stdout  # noqa: S603 - a number
-    try:
-        return os.fsdecode(Path("/proc", pid, "cmdline").read_bytes()).replace("\0", " ")
-    except OSError:
-        return ""
+    return " ".join(_lines(Path("/proc", pid, "cmdline"))).replace("\0", " ")
 
 
 def _wait(condition: Callable[[], object], seconds: float) -> None:
@@ -338,15 +291,6 @@ def _open_to_all(folder: Path) -> bool:
     return all(above.stat().st_mode & 0o001 for above in [folder.resolve(), *folder.resolve().parents])
 
 
-def _report(keeper: Keeper, said: dict[str, str]) -> None:
-    """Print a line for the command; if that has ended, write it into the server's log."""
-    try:
-        print(json.dumps(said), flush=True)  # noqa: T201 - the answer
-    except BrokenPipeError:
-        with contextlib.suppress(OSError), (keeper.run / "log").open("a") as log:
-            log.write(f"claimjobs: {json.dumps(said)}\n")
-
-
 def run(settings: dict[str, Any]) -> None:
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         # The keeper ends only after its command. (The server would inherit SIG_IGN.)
@@ -354,15 +298,17 @@ def run(settings: dict[str, Any]) -> None:
     os.umask(0o022 if settings["account"] else 0o077)
     folder, programs, copies = (Path(settings[name]) for name in ("folder", "programs", "copies"))
     keeper = Keeper(folder, programs, settings["account"], copies=copies, is_temporary=settings["is_temporary"])
-    try:
-        _report(keeper, {"socket": keeper.join()})
-    except (Problem, OSError) as problem:
-        _report(keeper, {"error": str(problem)})
+    with contextlib.suppress(BrokenPipeError):  # the command has ended
+        try:
+            print(json.dumps({"socket": keeper.join()}), flush=True)  # noqa: T201 - the answer
+        except (Problem, OSError) as problem:
+            print(json.dumps({"error": str(problem)}), flush=True)  # noqa: T201 - the answer
     sys.stdin.read()
     try:
         keeper.leave()
     except (Problem, OSError) as problem:
-        _report(keeper, {"left": str(problem)})
+        with contextlib.suppress(BrokenPipeError):
+            print(json.dumps({"left": str(problem)}), flush=True)  # noqa: T201 - the answer
 
 
 if __name__ == "__main__":

@@ -80,8 +80,8 @@ def running(say: Callable[[str], None]) -> Iterator[str]:
     folder = data_folder()
     programs = _programs(folder / "data")
     say(f"using the embedded Postgres {_release(programs)}, data in {folder}; {INSTEAD}")
-    with _kept(folder, programs, say) as socket:
-        yield _url(socket)
+    with _kept(folder, programs, say) as url:
+        yield url
 
 
 @contextmanager
@@ -98,8 +98,8 @@ def temporary() -> Iterator[str]:
     try:
         if parent is not None:
             folder.chmod(0o755)
-        with _kept(folder, _programs(folder / "data"), _say, is_temporary=True) as socket:
-            yield _url(socket)
+        with _kept(folder, _programs(folder / "data"), _say, is_temporary=True) as url:
+            yield url
     finally:
         shutil.rmtree(folder, ignore_errors=True)  # the keeper does it, unless there is none
 
@@ -137,14 +137,16 @@ def _release(programs: Path) -> int:
 
 @contextmanager
 def _kept(folder: Path, programs: Path, say: Callable[[str], None], *, is_temporary: bool = False) -> Iterator[str]:
-    """The folder of the server's socket. The keeper has its own session, so that Ctrl-C does not reach the server."""
-    account = _account()
-    copies = ROOT_FOLDER / "postgres" if account and is_temporary else folder
+    """The URL of the server. The keeper has its own session, so that Ctrl-C does not reach the server."""
+    account = {}
+    if os.geteuid() == 0:
+        found = pwd.getpwnam(ROOT_ACCOUNT)
+        account = {"user": found.pw_uid, "group": found.pw_gid}
     settings = {
         "folder": str(folder),
         "programs": str(programs),
         "account": account,
-        "copies": str(copies),
+        "copies": str(ROOT_FOLDER / "postgres" if account and is_temporary else folder),
         "is_temporary": is_temporary,
     }
     with subprocess.Popen(  # noqa: S603 - our own program
@@ -156,42 +158,22 @@ def _kept(folder: Path, programs: Path, say: Callable[[str], None], *, is_tempor
         start_new_session=True,
     ) as process:
         try:
-            yield _answer(process)
+            answer = _said(process) or {"error": "its keeper was ended"}
+            if "error" in answer:
+                raise EmbeddedFailed(f"the embedded Postgres does not start: {answer['error']}\n{INSTEAD}")
+            where = {"host": answer["socket"], "port": keeper.PORT}
+            url = sa.URL.create(DRIVER, username=keeper.NAME, database=keeper.NAME, query=where)
+            yield url.render_as_string(hide_password=False)
         finally:
-            _end(process, say)
-
-
-def _answer(process: subprocess.Popen[bytes]) -> str:
-    answer = _said(process) or {"error": "its keeper was ended"}
-    if "error" in answer:
-        raise EmbeddedFailed(f"the embedded Postgres does not start: {answer['error']}\n{INSTEAD}")
-    return answer["socket"]
-
-
-def _end(process: subprocess.Popen[bytes], say: Callable[[str], None]) -> None:
-    """End the keeper, and report what it could not do."""
-    if process.stdin:
-        process.stdin.close()
-    if left := _said(process).get("left"):
-        say(f"the embedded Postgres may run on: {left}")
+            if process.stdin:
+                process.stdin.close()
+            if left := _said(process).get("left"):
+                say(f"the embedded Postgres may run on: {left}")
 
 
 def _said(process: subprocess.Popen[bytes]) -> dict[str, str]:
     said: dict[str, str] = json.loads((process.stdout and process.stdout.readline()) or "{}")
     return said
-
-
-def _account() -> dict[str, int]:
-    if os.geteuid() != 0:
-        return {}
-    account = pwd.getpwnam(ROOT_ACCOUNT)
-    return {"user": account.pw_uid, "group": account.pw_gid}
-
-
-def _url(socket: str) -> str:
-    where = {"host": socket, "port": keeper.PORT}
-    url = sa.URL.create(DRIVER, username=keeper.NAME, database=keeper.NAME, query=where)
-    return url.render_as_string(hide_password=False)
 
 
 def _not_installed() -> EmbeddedFailed:
