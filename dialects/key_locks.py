@@ -5,12 +5,10 @@ Postgres names such locks by numbers of 64 bits, MySQL and MariaDB by texts.
 
 from __future__ import annotations
 
-import json
 import re
 import zlib
-from collections.abc import Sequence
 from hashlib import blake2b
-from typing import Any, Final, Protocol
+from typing import Any, ClassVar, Final, Protocol
 
 import sqlalchemy as sa
 
@@ -22,68 +20,49 @@ _NUMBER: Final = re.compile(r"-?[0-9]{1,18}")
 class KeyLocks(Protocol):
     """A lock can be held several times by one session, and needs as many unlocks."""
 
+    try_each: ClassVar[sa.Select[Any]]
+    """Takes each lock of the parameter `locks` for the session, if it is free: the lock, and whether it was taken.
+
+    This statement reads no jobs. In the WHERE of a statement that reads jobs, a lock would be taken for every row that
+    the plan reads before the LIMIT.
+    """
+    unlock_each: ClassVar[sa.Select[Any]]
+    """Releases each lock of the parameter `locks` once."""
+
     def lock_of(self, table: str, key: str) -> Lock:
         """The lock on a key, given as text, of the table with this full name. Every session computes the same lock.
 
         Two keys may have the same lock: then one claim waits for the other. Two tables hardly ever do.
         """
 
-    def parameter(self, locks: Sequence[Lock]) -> Any:
-        """Locks as the value of the parameter of `each_lock`."""
-
-    def each_lock(self) -> sa.ColumnElement[Any]:
-        """The column of a table with one row for each lock of the parameter `locks`, read in its order."""
-
-    def try_lock(self, lock: sa.ColumnElement[Any]) -> sa.ColumnElement[bool]:
-        """Take this lock for the session if it is free: true or false at once."""
-
-    def unlock(self, lock: sa.ColumnElement[Any]) -> sa.ColumnElement[bool]:
-        """Release it once."""
-
 
 class NumberedKeyLocks(KeyLocks):
     """Those of Postgres."""
 
+    _wanted = sa.func.unnest(sa.bindparam("locks", type_=sa.ARRAY(sa.BigInteger)))
+    _lock = _wanted.table_valued(sa.column("lock", sa.BigInteger)).render_derived(name="wanted").c.lock
+    try_each = sa.select(_lock, sa.func.pg_try_advisory_lock(_lock, type_=sa.Boolean))
+    unlock_each = sa.select(sa.func.pg_advisory_unlock(_lock, type_=sa.Boolean))
+
     def lock_of(self, table: str, key: str) -> int:
-        """pg_locks shows the table's half as classid and the key's half as objid: a whole number as it is."""
+        # pg_locks shows the table's half as classid and the key's half as objid: a whole number as it is.
         place = int(key) if _NUMBER.fullmatch(key) else int.from_bytes(blake2b(key.encode(), digest_size=4).digest())
         number = zlib.crc32(table.encode()) << 32 | place & 0xFFFFFFFF
         return number - (1 << 64) if number >> 63 else number
 
-    def parameter(self, locks: Sequence[Lock]) -> list[int]:
-        return list(locks)
-
-    def each_lock(self) -> sa.ColumnElement[int]:
-        locks: sa.BindParameter[Any] = sa.bindparam("locks", type_=sa.ARRAY(sa.BigInteger))
-        wanted = sa.func.unnest(locks).table_valued(sa.column("lock", sa.BigInteger))
-        return wanted.render_derived(name="wanted").c.lock
-
-    def try_lock(self, lock: sa.ColumnElement[int]) -> sa.ColumnElement[bool]:
-        return sa.func.pg_try_advisory_lock(lock, type_=sa.Boolean)
-
-    def unlock(self, lock: sa.ColumnElement[int]) -> sa.ColumnElement[bool]:
-        return sa.func.pg_advisory_unlock(lock, type_=sa.Boolean)
-
 
 class NamedKeyLocks(KeyLocks):
     """Those of MySQL and MariaDB."""
+
+    _wanted = sa.func.json_table(
+        sa.bindparam("locks", type_=sa.JSON), sa.text("'$[*]' columns (name varchar(64) path '$')")
+    )
+    _lock = _wanted.table_valued(sa.column("name", sa.String(64)), name="wanted").c.name
+    try_each = sa.select(_lock, sa.func.get_lock(_lock, 0, type_=sa.Boolean))
+    unlock_each = sa.select(sa.func.release_lock(_lock, type_=sa.Boolean))
 
     def lock_of(self, table: str, key: str) -> str:
         # A name has at most 64 characters, and case makes no difference; on some servers that is so for tables, too.
         table = table.lower()
         digest = blake2b(f"{table}\0{key}".encode(), digest_size=16).hexdigest()
         return f"cj.{table[:28]}.{digest}"
-
-    def parameter(self, locks: Sequence[Lock]) -> str:
-        return json.dumps(list(locks))
-
-    def each_lock(self) -> sa.ColumnElement[str]:
-        names = sa.bindparam("locks", type_=sa.Text)
-        shape = sa.text("'$[*]' columns (name varchar(64) path '$')")
-        return sa.func.json_table(names, shape).table_valued(sa.column("name", sa.String(64)), name="wanted").c.name
-
-    def try_lock(self, lock: sa.ColumnElement[str]) -> sa.ColumnElement[bool]:
-        return sa.func.get_lock(lock, 0, type_=sa.Boolean)
-
-    def unlock(self, lock: sa.ColumnElement[str]) -> sa.ColumnElement[bool]:
-        return sa.func.release_lock(lock, type_=sa.Boolean)

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from contextlib import AbstractContextManager
-from typing import Any, Protocol
+from typing import Any, ClassVar, Protocol
 
 import sqlalchemy as sa
 
 
 class Listener(Protocol):
     """Waits on the session of one connection, which does nothing else meanwhile."""
+
+    def __init__(self, connection: sa.Connection) -> None: ...
 
     def wait(self, seconds: float) -> bool:
         """Wait for at most so many seconds; whether the session was woken, or `end` was called."""
@@ -21,26 +23,11 @@ class Listener(Protocol):
         """Free what the listener holds. `wait` is not called any more."""
 
 
-class WakeTrigger(Protocol):
-    """A trigger on a user's table that wakes idle owners, whoever inserts. Names are given as statements write them."""
-
-    def make(self, table: str, claims: str, owners: str) -> str:
-        """The statement that makes the trigger, if it is not there. `claims`: the table with the claims of this
-        queue. `owners`: the table of owners, beside that.
-        """
-
-    def drop(self, table: str) -> str:
-        """The statement that drops the trigger, if it is there."""
-
-    def is_there(self, table: str) -> sa.ColumnElement[bool]:
-        """Whether the table has the trigger, and it is enabled."""
-
-
 class Waking(Protocol):
     """For a database that `wakes`."""
 
-    def listener(self, connection: sa.Connection) -> Listener:
-        """The listener of a connection's session."""
+    listener: ClassVar[type[Listener]]
+    """The listener of a connection's session."""
 
     def listen(self, owner: int) -> sa.Executable | None:
         """The statement that a session sends once so that it is woken with this owner; None: it needs none."""

@@ -125,7 +125,6 @@ class SessionKeyLocks:
     def __init__(self, dialect: Dialect, table: str, texts: KeyText) -> None:
         """`table`: its name with the database that it is in, as a part of each lock's name."""
         self._dialect, self._table, self._texts = dialect, table, texts
-        self._try_locks, self._unlock = try_locks(dialect), unlock(dialect)
         self.held: set[Lock] = set()
         """Also locks of a statement that failed: it may have got some."""
 
@@ -133,7 +132,7 @@ class SessionKeyLocks:
         """Try to lock each key; the keys whose lock was got."""
         wanted = self._new(keys)
         self.held.update(wanted)
-        for tried, is_locked in self._send(connection, self._try_locks, wanted):
+        for tried, is_locked in self._send(connection, self._dialect.key_locks.try_each, wanted):
             if not is_locked:
                 self.held.discard(tried)
         return [key for lock, key in wanted.items() if lock in self.held]
@@ -157,12 +156,12 @@ class SessionKeyLocks:
                 self._unlock_all(connection, set(self.held))
 
     def _unlock_all(self, connection: sa.Connection, locks: set[Lock]) -> None:
-        self._send(connection, self._unlock, locks)
+        self._send(connection, self._dialect.key_locks.unlock_each, locks)
         self.held -= locks
 
     def _send(self, connection: sa.Connection, statement: sa.Select[Any], locks: Iterable[Lock]) -> Sequence[Any]:
         some = list(locks)
-        return connection.execute(statement, {"locks": self._dialect.key_locks.parameter(some)}).all() if some else ()
+        return connection.execute(statement, {"locks": some}).all() if some else ()
 
 
 def _lock_some(connection: sa.Connection, locks: SessionKeyLocks, rest: deque[Key], wanted: int) -> list[Key]:
@@ -202,21 +201,6 @@ def _text(part: Any) -> str:
     if isinstance(part, UUID):
         return part.hex
     return str(int(part) if isinstance(part, bool) else part)
-
-
-def try_locks(dialect: Dialect) -> sa.Select[Any]:
-    """Try each of `locks`: it returns the lock, and whether this session has it now.
-
-    This statement reads no jobs. In the WHERE of a statement that reads jobs, a lock would be taken for every row that
-    the plan reads before the LIMIT.
-    """
-    lock = dialect.key_locks.each_lock()
-    return sa.select(lock, dialect.key_locks.try_lock(lock))
-
-
-def unlock(dialect: Dialect) -> sa.Select[Any]:
-    """Release each of `locks` once."""
-    return sa.select(dialect.key_locks.unlock(dialect.key_locks.each_lock()))
 
 
 def recheck(roles: ColumnRoles, dialect: Dialect, selection: Selection, columns: Sequence[Any]) -> sa.Select[Any]:

@@ -10,8 +10,7 @@ import sqlalchemy as sa
 from sqlalchemy.sql.elements import quoted_name
 
 from claimjobs.database.error_translation import reason
-from claimjobs.dialects import Dialect, dialect_named_by
-from claimjobs.dialects.waking import WakeTrigger
+from claimjobs.dialects import Dialect, WakeTrigger, dialect_named_by
 from claimjobs.errors import BadArgument, UnfitTable
 from claimjobs.options import SIDE_CAR
 from claimjobs.table.definitions import COMMENT, MADE_BY, OWNER_TABLE, SHARED_TABLES

@@ -19,41 +19,6 @@ _SLEEP_LOCK: Final = "concat('claimjobs.nap.', :session)"
 _OWN_SLEEP_LOCK: Final = "concat('claimjobs.nap.', connection_id())"
 
 
-class MySQLWaking(Waking):
-    def listener(self, connection: sa.Connection) -> _SleepListener:
-        return _SleepListener(self, connection)
-
-    def wake(self, owners: sa.Table, owner: sa.ColumnElement[int]) -> sa.ColumnElement[Any]:
-        return MySQLSessions().lock_holder(owners, owner)
-
-    def interrupt(self, session: int) -> sa.Executable:
-        # A session holds the lock only while it may be interrupted. If none holds it, KILL fails with error 1094.
-        return sa.text(f"KILL QUERY is_used_lock({_SLEEP_LOCK})").bindparams(session=session)
-
-    @contextlib.contextmanager
-    def autocommit(self, connection: sa.Connection) -> Iterator[None]:
-        # One statement also takes the lock that allows others to interrupt this session.
-        connection.exec_driver_sql(f"SET autocommit = 1, @claimjobs_sleep = get_lock({_OWN_SLEEP_LOCK}, 0)").close()
-        try:
-            yield
-        finally:
-            if not connection.invalidated:  # else the session has ended, and its own error is the one to raise
-                self._end_autocommit(connection)
-
-    def _end_autocommit(self, connection: sa.Connection) -> None:
-        """If a session stayed in autocommit, each later statement would release the locks of its claim too early."""
-        try:
-            for _ in range(3):  # an interrupt may hit this statement, too
-                with _interruptible():
-                    back = f"SET autocommit = 0, @claimjobs_sleep = release_lock({_OWN_SLEEP_LOCK})"
-                    connection.exec_driver_sql(back).close()
-                    return
-        except sa.exc.SQLAlchemyError:
-            connection.invalidate()
-            raise
-        connection.invalidate()
-
-
 @contextlib.contextmanager
 def _interruptible() -> Iterator[None]:
     """Ignore the error of an interrupted statement."""
@@ -70,8 +35,7 @@ class _SleepListener:
     The statement returns 1 then, or fails with 1317. An interrupt between two statements is lost.
     """
 
-    def __init__(self, waking: MySQLWaking, connection: sa.Connection) -> None:
-        self._waking = waking
+    def __init__(self, connection: sa.Connection) -> None:
         self._connection = connection
         driver: Any = connection.connection.driver_connection
         self._session = int(driver.thread_id())
@@ -97,10 +61,41 @@ class _SleepListener:
     def _interrupt(self) -> None:
         with contextlib.suppress(sa.exc.SQLAlchemyError), self._engine.connect() as other:
             if not self._closed:
-                other.execute(self._waking.interrupt(self._session))
+                other.execute(MySQLWaking().interrupt(self._session))
 
     def close(self) -> None:
         with self._guard:
             self._closed = True
         if self._ending is not None:
             self._ending.join(1.0)  # so that it does not interrupt the next statement
+
+
+class MySQLWaking(Waking):
+    listener = _SleepListener
+
+    def wake(self, owners: sa.Table, owner: sa.ColumnElement[int]) -> sa.ColumnElement[Any]:
+        return MySQLSessions().lock_holder(owners, owner)
+
+    def interrupt(self, session: int) -> sa.Executable:
+        # A session holds the lock only while it may be interrupted. If none holds it, KILL fails with error 1094.
+        return sa.text(f"KILL QUERY is_used_lock({_SLEEP_LOCK})").bindparams(session=session)
+
+    @contextlib.contextmanager
+    def autocommit(self, connection: sa.Connection) -> Iterator[None]:
+        # One statement also takes the lock that allows others to interrupt this session.
+        connection.exec_driver_sql(f"SET autocommit = 1, @claimjobs_sleep = get_lock({_OWN_SLEEP_LOCK}, 0)").close()
+        try:
+            yield
+        finally:
+            # If a session stayed in autocommit, each later statement would release the locks of its claim too early.
+            is_reset = connection.invalidated  # then it has ended, and its own error is the one to raise
+            try:
+                for _ in range(0 if is_reset else 3):  # an interrupt may hit this statement, too
+                    with _interruptible():
+                        back = f"SET autocommit = 0, @claimjobs_sleep = release_lock({_OWN_SLEEP_LOCK})"
+                        connection.exec_driver_sql(back).close()
+                        is_reset = True
+                        break
+            finally:
+                if not is_reset:
+                    connection.invalidate()

@@ -16,7 +16,7 @@ from claimjobs.dialects.postgres.errors import PostgresErrors
 from claimjobs.dialects.postgres.inspection import PostgresInspection
 from claimjobs.dialects.postgres.sessions import PREPARER, PostgresSessions
 from claimjobs.dialects.postgres.table_rules import PostgresTableRules
-from claimjobs.dialects.postgres.waking import PostgresWakeTrigger, PostgresWaking
+from claimjobs.dialects.postgres.waking import PostgresWaking, WakeTrigger
 from claimjobs.dialects.types import JsonKeys, stored_type
 
 _HERE: Final = psycopg.dialect()  # type: ignore[no-untyped-call]
@@ -45,7 +45,7 @@ class Postgres(Dialect):
     skips_duplicates = True
     copies = True
     wakes = True
-    wake_trigger = PostgresWakeTrigger()
+    wake_trigger = WakeTrigger()
     switches_autocommit_freely = True
     pipelines = True
     is_embedded = True

@@ -53,8 +53,10 @@ class Primaries:
 def test_a_new_session_waits_in_a_transaction_until_its_server_has_applied_all(backend: Backend) -> None:
     """A server that is alone has no variable for it. So here it is one that each has."""
 
+    _, *transaction, _ = backend.dialect.sessions.catching_up
+
     class Alone(type(backend.dialect.sessions)):  # type: ignore[misc]
-        waiting, as_before = "wait_timeout = 77", "wait_timeout = 78"
+        catching_up = ("SET SESSION wait_timeout = 77", *transaction, "SET SESSION wait_timeout = 78")
 
     with backend.engine.connect() as connection:
         Alone().catch_up(connection)
