@@ -65,6 +65,9 @@ class Dialect:
     locks_in_order: ClassVar[bool] = False
     """`ORDER BY ... LIMIT n FOR UPDATE SKIP LOCKED` locks the first n free rows, and no other row that it sorts."""
 
+    compares_rows: ClassVar[bool] = False
+    """A comparison of rows, `(a, b) > (1, 2)`, is the place in an index where the search begins."""
+
     reads_ranges_in_order: ClassVar[bool] = True
     """Ranges of an index that are joined by OR are read as such, in the order of the index."""
 
@@ -139,10 +142,6 @@ class Dialect:
         """As `among`, for at least one value."""
         return self.among(key, parameter)
 
-    def is_one_of(self, column: sa.Column[Any], rows: sa.CTE) -> sa.ColumnElement[bool]:
-        """Whether a column has one of the values of a CTE that has one column. It needs `claims_in_one_statement`."""
-        raise NotImplementedError
-
     def as_filter(self, predicate: sa.ColumnElement[bool]) -> sa.ColumnElement[bool]:
         """A predicate on rows that are found by their keys, written so that the planner uses no index for it."""
         return predicate
@@ -152,9 +151,14 @@ class Dialect:
     ) -> sa.ColumnElement[bool]:
         """`(columns) > (values)`, or `<` if they fall, so that the search in an index over the columns begins there.
 
-        Portable: written with AND and OR, because not every database uses an index for a comparison of rows.
+        Portable: written with AND and OR. Where the database `compares_rows`, every page would read the index from its
+        beginning so.
         """
         further = operator.lt if falling else operator.gt
+        if self.compares_rows:
+            pairs = zip(values, columns, strict=True)
+            given = [one if isinstance(one, sa.ColumnElement) else sa.literal(one, to.type) for one, to in pairs]
+            return sa.tuple_(*columns) < sa.tuple_(*given) if falling else sa.tuple_(*columns) > sa.tuple_(*given)
         larger = [further(column, value) for column, value in zip(columns, values, strict=True)]
         same = [column == value for column, value in zip(columns, values, strict=True)]
         return sa.or_(*(sa.and_(*same[:place], larger[place]) for place in range(len(larger))))
@@ -162,8 +166,16 @@ class Dialect:
     def with_values(
         self, columns: Sequence[sa.ColumnElement[Any]], values: Sequence[sa.ColumnElement[Any]]
     ) -> sa.ColumnElement[bool]:
-        """`(columns) = (values)` for a search through an index that has the rows of these values in order."""
-        return sa.and_(*(column == value for column, value in zip(columns, values, strict=True)))
+        """`(columns) = (values)` for a search through an index that has the rows of these values in order.
+
+        After `=` the planner of a database that `compares_rows` takes the columns for constants, and may read an index
+        of the rest of the order. If it believes that most rows have the values, and few have, it reads the whole table
+        so (0.4 s for 3,000,000 rows).
+        """
+        if not self.compares_rows:
+            return sa.and_(*(column == value for column, value in zip(columns, values, strict=True)))
+        one, given = (columns[0], values[0]) if len(columns) == 1 else (sa.tuple_(*columns), sa.tuple_(*values))
+        return sa.and_(one >= given, one <= given)
 
     # --- how rows are read -------------------------------------------------------------------------------
 
@@ -187,12 +199,15 @@ class Dialect:
 
     # --- the rows of a CTE -------------------------------------------------------------------------------
 
-    def numbered(self, rows: sa.CTE, place: str) -> sa.FromClause:
-        """A CTE of a few rows, with the number of each in a column of this name. A planner may expect many rows.
+    # They need `claims_in_one_statement`. For a CTE whose LIMIT is a parameter the planner expects a tenth of the
+    # table, and reads all of that for a hash join (with 20,000 waiting jobs and a batch of 100: 4 ms instead of 0.4).
+    # For an array it expects ten rows.
 
-        It needs `claims_in_one_statement`.
-        """
-        raise NotImplementedError
+    def numbered(self, rows: sa.CTE, place: str) -> sa.FromClause:
+        """A CTE of a few rows, with the number of each in a column of this name."""
+        names = [sa.column(column.name, column.type) for column in rows.c]
+        few = sa.func.unnest(*map(self.array, rows.c)).table_valued(*names, with_ordinality=place, name="few")
+        return few.render_derived()
 
     def array(self, column: sa.ColumnElement[Any]) -> sa.ColumnElement[Any]:
         """All values of a column of a CTE, as one value."""
@@ -259,9 +274,8 @@ class Dialect:
 
     # --- writing -----------------------------------------------------------------------------------------
 
-    def delete(self, table: sa.Table) -> sa.Delete:
-        """A DELETE, for `restrict_to_keys`."""
-        return sa.delete(table)
+    delete: ClassVar[type[sa.Delete]] = sa.Delete
+    """The DELETE from a table, for `restrict_to_keys`."""
 
     def upsert(
         self,

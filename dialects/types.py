@@ -6,7 +6,7 @@ import json
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from functools import cached_property
-from typing import Any, ClassVar, Final
+from typing import Any, Final
 
 import sqlalchemy as sa
 from sqlalchemy.dialects import mysql, postgresql
@@ -74,30 +74,23 @@ class database_now(FunctionElement[datetime]):  # noqa: N801 - reads as the SQL 
 
     type = Instant()
     inherit_cache = True
+    sql = "now()"
+
+
+class statement_now(database_now):  # noqa: N801 - reads as the SQL function it is
+    """The database's clock at the start of the statement, not of the transaction."""
+
+    inherit_cache = True
+    sql = "statement_timestamp()"
 
 
 @compiles(database_now)
-def _now(_element: database_now, _compiler: SQLCompiler, **_kw: Any) -> str:
-    return "now()"
+def _now(element: database_now, _compiler: SQLCompiler, **_kw: Any) -> str:
+    return element.sql
 
 
-class statement_now(FunctionElement[datetime]):  # noqa: N801 - reads as the SQL function it is
-    """The database's clock at the start of the statement, not of the transaction."""
-
-    type = Instant()
-    inherit_cache = True
-
-
-@compiles(statement_now)
-def _of_the_statement(_element: statement_now, _compiler: SQLCompiler, **_kw: Any) -> str:
-    return "statement_timestamp()"
-
-
-@compiles(statement_now, "mysql")
-@compiles(statement_now, "mariadb")
-@compiles(database_now, "mysql")
-@compiles(database_now, "mariadb")
-def _utc_now(_element: database_now | statement_now, _compiler: SQLCompiler, **_kw: Any) -> str:
+@compiles(database_now, *_WITHOUT_TIME_ZONES)
+def _utc_now(_element: database_now, _compiler: SQLCompiler, **_kw: Any) -> str:
     return "utc_timestamp(6)"
 
 
@@ -130,12 +123,10 @@ class StoredKeys(sa.TypeDecorator[Sequence[Any]]):
     impl = sa.Text
     cache_ok = True
 
-    here: ClassVar[sa.Dialect]
-    """A dialect without a driver: the values are not wrapped for one."""
-
-    def __init__(self, types: tuple[sa.types.TypeEngine[Any], ...]) -> None:
+    def __init__(self, here: sa.Dialect, types: tuple[sa.types.TypeEngine[Any], ...]) -> None:
+        """`here`: a dialect without a driver: the values are not wrapped for one. `types`: those of the key."""
         super().__init__()
-        self.types = types
+        self.here, self.types = here, types
 
     @cached_property
     def _write(self) -> list[Any]:

@@ -149,7 +149,8 @@ def _claimed(
         places = dialect.numbered(chosen, PLACE)
         claimed = update.where(same_key(roles, places)).returning(*columns, places.c[PLACE]).cte("claimjobs_claimed")
         return claimed, [claimed.c[PLACE]]
-    claimed = update.where(dialect.is_one_of(roles.key[0], chosen)).returning(*columns).cte("claimjobs_claimed")
+    [values] = chosen.c
+    claimed = update.where(roles.key[0] == sa.any_(dialect.array(values))).returning(*columns).cte("claimjobs_claimed")
     return claimed, order.order_of(claimed)
 
 

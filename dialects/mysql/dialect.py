@@ -21,7 +21,56 @@ from claimjobs.dialects.mysql.waking import MySQLWaking
 from claimjobs.dialects.types import Instant, JsonKeys, StoredKeys, stored_type
 
 _HERE: Final[sa.Dialect] = mysql.dialect()
-_BINARY: Final = (sa.LargeBinary, sa.BINARY, sa.VARBINARY)
+
+
+class _StraightDelete(sa.Delete):
+    """DELETE from a table that is joined to keys. It reads the keys first, whatever the planner would choose."""
+
+    inherit_cache = True
+
+
+@compiles(_StraightDelete, "mysql", "mariadb")
+def _delete(delete: _StraightDelete, compiler: Any, **kw: Any) -> str:
+    def tables(_delete: Any, table: Any, extra: Sequence[Any], from_hints: dict[Any, str], **kw: Any) -> str:
+        kw["asfrom"] = True
+        join = " STRAIGHT_JOIN ".join(part._compiler_dispatch(compiler, **kw) for part in (*extra, table))
+        return f"USING {join} {' '.join(from_hints.values())}"
+
+    compiler.delete_extra_from_clause = tables
+    return str(compiler.visit_delete(delete, **kw))
+
+
+# --- finding rows by a list of keys: the keys are a table, and the index is named ------------------------------
+
+# InnoDB locks a row when it reads it. So a statement that locks must read no rows but those of its keys, and that must
+# not depend on the planner.
+
+
+def _force(index: str | None) -> str:
+    """The hint that makes a statement use this index; None: the primary key."""
+    # SQLAlchemy takes the text of a hint as a format.
+    return f"FORCE INDEX ({'PRIMARY' if index is None else PREPARER.quote(index).replace('%', '%%')})"
+
+
+def _straight(rows: sa.Select[Any], join: sa.Join, index: str | None) -> sa.Select[Any]:
+    """Read the left of a join first, in its order, and find the row on the right for each of its rows by this index."""
+    return rows.select_from(join).prefix_with("STRAIGHT_JOIN").with_hint(join.right, _force(index))
+
+
+def _type(column: sa.Column[Any]) -> str:
+    """The type of a key within JSON_TABLE, which has no UUID. JSON holds no bytes, so they are sent as hex."""
+    stored = stored_type(column.type, _HERE)
+    if _is_binary(column):
+        return "text"
+    if isinstance(stored, sa.Uuid):
+        return "char(32)"
+    collation = getattr(stored, "collation", None)
+    name = column.type.compile(dialect=_HERE).partition(" CHARACTER SET ")[0].partition(" COLLATE ")[0]
+    return f"{name} COLLATE {PREPARER.quote(collation)}" if collation else name
+
+
+def _is_binary(column: sa.ColumnElement[Any]) -> bool:
+    return isinstance(stored_type(column.type, _HERE), sa.LargeBinary | sa.BINARY | sa.VARBINARY)
 
 
 class MySQL(Dialect):
@@ -72,7 +121,12 @@ class MySQL(Dialect):
         """PyMySQL writes a list of values into the statement. SQLAlchemy makes a parameter of each, which is a tenth
         of a client's work for a job.
         """
-        return _listed(key, parameter) if self._driver == "pymysql" else self.among(key, parameter)
+        if self._driver != "pymysql":
+            return self.among(key, parameter)
+        listed: sa.BindParameter[Any] = sa.bindparam(
+            parameter, type_=StoredKeys(_HERE, tuple(column.type for column in key))
+        )
+        return (key[0] if len(key) == 1 else sa.tuple_(*key)).bool_op("IN")(listed)
 
     def later(self, now: sa.ColumnElement[Any], seconds: sa.ColumnElement[Any]) -> sa.ColumnElement[Any]:
         # In microseconds: INTERVAL n SECOND would round a fraction given as a parameter.
@@ -97,12 +151,33 @@ class MySQL(Dialect):
     # --- keys as JSON ------------------------------------------------------------------------------------
 
     def json_of_keys(self, key: Sequence[sa.Column[Any]], parameter: str) -> sa.ColumnElement[Any]:
-        return _json_keys(key, parameter)
+        return sa.bindparam(parameter, type_=JsonKeys(_HERE, tuple(column.type for column in key)))
 
     def keys_in_json(
-        self, document: sa.Column[Any], key: Sequence[sa.Column[Any]]
-    ) -> tuple[sa.FromClause, Sequence[sa.ColumnElement[Any]]]:
-        return _json_rows(document, key, "claimjobs_listed")
+        self, document: sa.ColumnElement[Any], key: Sequence[sa.Column[Any]], name: str = "claimjobs_listed"
+    ) -> tuple[sa.TableValuedAlias, Sequence[sa.ColumnElement[Any]]]:
+        # They are in their order. A user's predicate in the same WHERE may name columns without their table: so these
+        # names are unusual.
+        names = [f"claimjobs_k{i}" for i in range(len(key))]
+        paths = [f"$[{i}]" for i in range(len(key))] if len(key) > 1 else ["$"]
+        columns = ", ".join(f"{names[i]} {_type(column)} path '{paths[i]}'" for i, column in enumerate(key))
+        given = sa.func.json_table(document, sa.text(f"'$[*]' columns ({columns})")).table_valued(*names, name=name)
+        values = [sa.func.unhex(one) if _is_binary(column) else one for one, column in zip(given.c, key, strict=True)]
+        return given, [sa.type_coerce(value, column.type) for value, column in zip(values, key, strict=True)]
+
+    def _keys_table(
+        self, key: Sequence[sa.Column[Any]], parameter: str
+    ) -> tuple[sa.TableValuedAlias, sa.ColumnElement[bool]]:
+        """The keys of a parameter as a table, and the condition that joins it to the table of the jobs."""
+        given, values = self.keys_in_json(self.json_of_keys(key, parameter), key, "candidate")
+        return given, sa.and_(*(column == value for column, value in zip(key, values, strict=True)))
+
+    def _joined(
+        self, rows: sa.Select[Any], key: Sequence[sa.Column[Any]], parameter: str, index: str | None
+    ) -> sa.Select[Any]:
+        """A select of the rows whose keys are in this parameter, in the order of the keys."""
+        given, matches = self._keys_table(key, parameter)
+        return _straight(rows, given.join(key[0].table, matches), index)
 
     # --- finding and locking rows ------------------------------------------------------------------------
 
@@ -122,7 +197,7 @@ class MySQL(Dialect):
         The index is forced, because a table that seems small is otherwise read whole, in its own order.
         """
         del order  # the candidates are in this order
-        return _joined(jobs, key, "claimjobs_candidates", index)
+        return self._joined(jobs, key, "claimjobs_candidates", index)
 
     def lock_in_order(self, wanted: sa.Select[Any], join: sa.Join, limit: Any, index: str | None) -> sa.Select[Any]:
         """As `only_candidates`, but the candidates do not leave the server.
@@ -142,10 +217,10 @@ class MySQL(Dialect):
         row before it knows that it wants it. But in a join it locks the rows that its subqueries read.
         """
         if isinstance(statement, sa.Select):
-            return _joined(statement, key, "claimjobs_keys", index)
+            return self._joined(statement, key, "claimjobs_keys", index)
         if isinstance(statement, sa.Update):
             return self.by_key(statement.where(self.among_some(key, "claimjobs_keys")), index)
-        given, matches = _keys_table(key, "claimjobs_keys")
+        given, matches = self._keys_table(key, "claimjobs_keys")
         return statement.where(matches).with_hint(_force(index), selectable=given, dialect_name="*")
 
     def by_key(self, statement: Write, index: str | None) -> Write:
@@ -156,8 +231,7 @@ class MySQL(Dialect):
 
     # --- writing -----------------------------------------------------------------------------------------
 
-    def delete(self, table: sa.Table) -> sa.Delete:
-        return _StraightDelete(table)
+    delete = _StraightDelete
 
     def upsert(
         self,
@@ -211,101 +285,3 @@ class MariaDB(MySQL):
     # Without FOR UPDATE OF, a locking read also locks the rows that its subqueries read.
     finds_and_locks_at_once = False
     has_lateral = False
-
-
-# --- finding rows by a list of keys: the keys are a table, and the index is named ------------------------------
-
-# InnoDB locks a row when it reads it. So a statement that locks must read no rows but those of its keys, and that must
-# not depend on the planner.
-
-
-def _force(index: str | None) -> str:
-    """The hint that makes a statement use this index; None: the primary key."""
-    # SQLAlchemy takes the text of a hint as a format.
-    return f"FORCE INDEX ({'PRIMARY' if index is None else PREPARER.quote(index).replace('%', '%%')})"
-
-
-def _joined(rows: sa.Select[Any], key: Sequence[sa.Column[Any]], parameter: str, index: str | None) -> sa.Select[Any]:
-    """A select of the rows whose keys are in this parameter, in the order of the keys."""
-    given, matches = _keys_table(key, parameter)
-    return _straight(rows, given.join(key[0].table, matches), index)
-
-
-def _straight(rows: sa.Select[Any], join: sa.Join, index: str | None) -> sa.Select[Any]:
-    """Read the left of a join first, in its order, and find the row on the right for each of its rows by this index."""
-    return rows.select_from(join).prefix_with("STRAIGHT_JOIN").with_hint(join.right, _force(index))
-
-
-def _keys_table(key: Sequence[sa.Column[Any]], parameter: str) -> tuple[sa.TableValuedAlias, sa.ColumnElement[bool]]:
-    """The keys of a parameter as a table, in their order; and the condition that joins it to the table of the jobs."""
-    given, values = _json_rows(_json_keys(key, parameter), key, "candidate")
-    return given, sa.and_(*(column == value for column, value in zip(key, values, strict=True)))
-
-
-def _json_keys(key: Sequence[sa.Column[Any]], parameter: str) -> sa.BindParameter[Any]:
-    """The keys of a parameter as a JSON document."""
-    return sa.bindparam(parameter, type_=_JsonKeys(tuple(column.type for column in key)))
-
-
-def _json_rows(
-    document: sa.ColumnElement[Any], key: Sequence[sa.Column[Any]], name: str
-) -> tuple[sa.TableValuedAlias, Sequence[sa.ColumnElement[Any]]]:
-    """The keys of a JSON document as a table of this name, in their order; and the key's columns in it."""
-    # A user's predicate in the same WHERE may name columns without their table: so these names are unusual.
-    names = [f"claimjobs_k{i}" for i in range(len(key))]
-    paths = [f"$[{i}]" for i in range(len(key))] if len(key) > 1 else ["$"]
-    columns = ", ".join(f"{names[i]} {_type(column)} path '{paths[i]}'" for i, column in enumerate(key))
-    given = sa.func.json_table(document, sa.text(f"'$[*]' columns ({columns})")).table_valued(*names, name=name)
-    return given, [
-        sa.type_coerce(_read(column, given.c[name]), column.type) for name, column in zip(names, key, strict=True)
-    ]
-
-
-def _listed(key: Sequence[sa.ColumnElement[Any]], parameter: str) -> sa.ColumnElement[bool]:
-    """`key IN (the values of this parameter)`, for at least one value and a driver that writes a list into the
-    statement."""
-    values: sa.BindParameter[Any] = sa.bindparam(parameter, type_=_ListedKeys(tuple(column.type for column in key)))
-    return (key[0] if len(key) == 1 else sa.tuple_(*key)).bool_op("IN")(values)
-
-
-class _ListedKeys(StoredKeys):
-    cache_ok = True
-    here = _HERE
-
-
-class _JsonKeys(JsonKeys):
-    cache_ok = True
-    here = _HERE
-
-
-def _type(column: sa.Column[Any]) -> str:
-    """The type of a key within JSON_TABLE, which has no UUID. JSON holds no bytes, so they are sent as hex."""
-    stored = stored_type(column.type, _HERE)
-    if isinstance(stored, _BINARY):
-        return "text"
-    if isinstance(stored, sa.Uuid):
-        return "char(32)"
-    collation = getattr(stored, "collation", None)
-    name = column.type.compile(dialect=_HERE).partition(" CHARACTER SET ")[0].partition(" COLLATE ")[0]
-    return f"{name} COLLATE {PREPARER.quote(collation)}" if collation else name
-
-
-def _read(column: sa.Column[Any], given: sa.ColumnElement[Any]) -> sa.ColumnElement[Any]:
-    return sa.func.unhex(given) if isinstance(stored_type(column.type, _HERE), _BINARY) else given
-
-
-class _StraightDelete(sa.Delete):
-    """DELETE from a table that is joined to keys. It reads the keys first, whatever the planner would choose."""
-
-    inherit_cache = True
-
-
-@compiles(_StraightDelete, "mysql", "mariadb")
-def _delete(delete: _StraightDelete, compiler: Any, **kw: Any) -> str:
-    def tables(_delete: Any, table: Any, extra: Sequence[Any], from_hints: dict[Any, str], **kw: Any) -> str:
-        kw["asfrom"] = True
-        join = " STRAIGHT_JOIN ".join(part._compiler_dispatch(compiler, **kw) for part in (*extra, table))
-        return f"USING {join} {' '.join(from_hints.values())}"
-
-    compiler.delete_extra_from_clause = tables
-    return str(compiler.visit_delete(delete, **kw))

@@ -1,4 +1,4 @@
-"""Rows as psycopg sends them (COPY) and reads them. It is imported late, because psycopg is slow to import.
+"""Rows as psycopg sends them (COPY) and reads them. psycopg is imported late, because that is slow.
 
 COPY is several times as fast as INSERT. Its values are texts that the column's type reads. INSERT converts between
 types: for a column without a time zone, it converts an instant to the session's zone. If the two could differ for a
@@ -17,13 +17,10 @@ from types import NoneType
 from typing import Any, Final
 from uuid import UUID
 
-import psycopg
 import sqlalchemy as sa
-from psycopg import sql
-from psycopg.adapt import Transformer
-from psycopg.pq import Format
-from psycopg.types.json import Json, Jsonb
 
+from claimjobs.dialects.base import Dialect
+from claimjobs.dialects.postgres.sessions import PREPARER
 from claimjobs.job import PartlyRead, UnreadableValue
 
 Takes = Callable[[Iterable[Any]], bool]
@@ -54,17 +51,15 @@ _TAKES: Final[Mapping[str, Takes]] = {
     "numeric": _only(int, Decimal),  # INSERT rounds a float to 15 digits
     "double precision": _only(int, float),
     "boolean": _only(bool),
-    "bytea": _only(bytes, psycopg.Binary),
     "uuid": _only(UUID),
     "date": _only(date),
     "timestamp with time zone": _only(datetime),
     "timestamp without time zone": _without_zone(datetime),
     "time without time zone": _without_zone(time),
     "interval": _only(timedelta),
-    "json": _only(Json),
-    "jsonb": _only(Jsonb),
 }
-"""By the type of a column: whether COPY and INSERT write the same for values as psycopg gets them."""
+"""By the type of a column: whether COPY and INSERT write the same for values as psycopg gets them. Others are in
+`PsycopgRows.copyable`."""
 
 
 # --- which columns ---------------------------------------------------------------------------------------------
@@ -81,83 +76,26 @@ _COLUMNS: Final = sa.text(
 )
 
 
-def copyable(connection: sa.Connection, table: sa.Table, name: str) -> Mapping[str, Takes]:
-    """The columns that can be copied, by their keys, and which values. `name` is the table's quoted name."""
-    actual = {row[0]: row[1:] for row in connection.execute(_COLUMNS, {"name": name})}
-    there = [column for column in table.columns if column.name in actual]
-    found = {column.key: _takes(column.type, connection.dialect, *actual[column.name]) for column in there}
-    return {key: takes for key, takes in found.items() if takes}
-
-
-def _takes(declared: sa.types.TypeEngine[Any], dialect: sa.Dialect, actual: str, is_enum: bool) -> Takes | None:
-    """None for a column of an unknown type, or whose type in the database is another one than declared."""
+def _type_of(declared: sa.types.TypeEngine[Any], dialect: sa.Dialect, actual: str) -> str | None:
+    """The type of a column without its length or precision; None if it is declared as another one."""
     try:
-        said = _as_postgres_says(declared.compile(dialect=dialect))
+        said = declared.compile(dialect=dialect).partition(" COLLATE ")[0]
     except sa.exc.CompileError:
         return None
-    bare = _bare(actual)
-    texts = bare in _TEXTS and _bare(said) in _TEXTS  # the table checks their length, as for INSERT
-    if not (said == actual or texts) or declared.bind_expression(sa.bindparam("value", type_=declared)) is not None:
-        return None
-    if bare.endswith("[]"):
-        element = _TAKES.get(bare.removesuffix("[]"))
-        return _each(element) if element else None
-    return _only(str) if is_enum else _TAKES.get(bare)
+    if not said.startswith('"'):  # as `format_type` writes it
+        said = re.sub(r"^varchar\b", "character varying", said.lower().replace(", ", ","))
+        said = re.sub(r"^float(?=$|\[)", "double precision", said)
+    bare, said_bare = (re.sub(r"\([\d,]+\)", "", type_) for type_ in (actual, said))
+    texts = bare in _TEXTS and said_bare in _TEXTS  # the table checks their length, as for INSERT
+    is_plain = declared.bind_expression(sa.bindparam("value", type_=declared)) is None
+    return bare if is_plain and (said == actual or texts) else None
 
 
-def _as_postgres_says(declared: str) -> str:
-    """The type that SQLAlchemy writes, as `format_type` writes it."""
-    name = declared.partition(" COLLATE ")[0]
-    if name.startswith('"'):
-        return name
-    name = name.lower().replace(", ", ",")
-    name = re.sub(r"^varchar\b", "character varying", name)
-    return re.sub(r"^float(?=$|\[)", "double precision", name)
-
-
-def _bare(type_: str) -> str:
-    """The type without its length or precision."""
-    return re.sub(r"\([\d,]+\)", "", type_)
-
-
-# --- the copy --------------------------------------------------------------------------------------------------
-
-
-def copy(connection: sa.Connection, table: sa.Table, keys: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
-    """Copy rows into these columns, in the transaction of `connection`. Raises what SQLAlchemy would raise."""
-    place = [table.name] if table.schema is None else [table.schema, table.name]
-    columns = sql.SQL(", ").join(sql.Identifier(table.c[key].name) for key in keys)
-    command = sql.SQL("COPY {} ({}) FROM STDIN").format(sql.Identifier(*place), columns)
-    with closing(connection.connection.cursor()) as cursor:
-        try:
-            with cursor.copy(command) as copying:
-                for row in rows:
-                    copying.write_row(row)
-        except psycopg.Error as error:
-            raise _explained(connection, error, command.as_string()) from error
-        except BaseException as error:
-            if not isinstance(error, Exception):  # as SQLAlchemy does for its own: the copy may still be under way
-                connection.invalidate()
-            raise
-
-
-def _explained(connection: sa.Connection, error: Any, statement: str) -> BaseException:
-    """The error as SQLAlchemy raises it for its own statements.
-
-    SQLAlchemy invalidates a broken connection when it rolls back the savepoint around the copy.
-    """
-    dialect = connection.dialect
-    gone = dialect.is_disconnect(error, connection.connection, None)
-    options: dict[str, Any] = {"connection_invalidated": gone, "dialect": dialect}
-    converted: BaseException = sa.exc.DBAPIError.instance(statement, None, error, psycopg.Error, **options)
-    return converted
-
-
-# --- rows that psycopg cannot read as a whole ------------------------------------------------------------------
-
-
-def read_partly(cursor: Any) -> Sequence[Any]:
+def _read_partly(cursor: Any) -> Sequence[Any]:
     """All rows of the result of a cursor, with `UnreadableValue` in place of what Python cannot hold."""
+    from psycopg.adapt import Transformer  # noqa: PLC0415 - psycopg is slow to import
+    from psycopg.pq import Format  # noqa: PLC0415
+
     result, made = cursor.pgresult, Transformer.from_context(cursor)
     columns = [(result.ftype(i), Format(result.fformat(i))) for i in range(result.nfields)]
     rows = []
@@ -168,7 +106,7 @@ def read_partly(cursor: Any) -> Sequence[Any]:
     return rows
 
 
-def _value(made: Any, sent: bytes | None, type_: int, format_: Format) -> Any:
+def _value(made: Any, sent: bytes | None, type_: int, format_: Any) -> Any:
     if sent is None:
         return None
     try:
@@ -177,3 +115,80 @@ def _value(made: Any, sent: bytes | None, type_: int, format_: Format) -> Any:
         known = made.adapters.types.get(type_)
         text = bytes(sent).decode(errors="backslashreplace")
         return UnreadableValue(f"{text!r}, {known.name if known else type_}: {error}")
+
+
+class PsycopgRows(Dialect):
+    """How rows are read and copied."""
+
+    copies = True
+
+    def readable(self, key: Sequence[sa.Column[Any]]) -> Sequence[sa.ColumnElement[bool]]:
+        # Python has neither 'infinity' nor years BC. In some time zones it lacks the first or the last day.
+        found = []
+        for column in key:
+            if isinstance(column.type, sa.Date):
+                first, last = "DATE '0001-01-01'", "DATE '9999-12-31'"
+            elif isinstance(column.type, sa.DateTime) and column.type.timezone:
+                first, last = "TIMESTAMPTZ '0001-01-02 00:00:00+00'", "TIMESTAMPTZ '9999-12-30 23:59:59+00'"
+            elif isinstance(column.type, sa.DateTime):
+                first, last = "TIMESTAMP '0001-01-01 00:00:00'", "TIMESTAMP '9999-12-31 23:59:59.999999'"
+            else:
+                continue
+            found.append(column.between(sa.literal_column(first), sa.literal_column(last)))
+        return found
+
+    def fetched(self, cursor: Any) -> Sequence[Any]:
+        # psycopg makes the values of a row when the row is fetched, and raises for a date that Python does not have.
+        try:
+            return super().fetched(cursor)
+        except Exception:
+            if not hasattr(cursor, "pgresult"):  # another driver, which does not keep the values as they were sent
+                raise
+            return _read_partly(cursor)
+
+    def copyable(self, connection: sa.Connection, table: sa.Table) -> Mapping[str, Takes]:
+        # Other drivers have other ways, or none.
+        if connection.dialect.driver != "psycopg" or connection.dialect.is_async:
+            return {}
+        from psycopg import Binary  # noqa: PLC0415 - psycopg is slow to import
+        from psycopg.types.json import Json, Jsonb  # noqa: PLC0415
+
+        known = {**_TAKES, "bytea": _only(bytes, Binary), "json": _only(Json), "jsonb": _only(Jsonb)}
+        found: dict[str, Takes] = {}
+        actual = {row[0]: row[1:] for row in connection.execute(_COLUMNS, {"name": PREPARER.format_table(table)})}
+        for column in table.columns:
+            type_, is_enum = actual.get(column.name, ("", False))
+            bare = _type_of(column.type, connection.dialect, type_)
+            if bare is None:
+                continue
+            element = known.get(bare.removesuffix("[]"))
+            if is_enum:
+                found[column.key] = _only(str)
+            elif element is not None:
+                found[column.key] = _each(element) if bare.endswith("[]") else element
+        return found
+
+    def copy(
+        self, connection: sa.Connection, table: sa.Table, keys: Sequence[str], rows: Iterable[Sequence[Any]]
+    ) -> None:
+        from psycopg import Error, sql  # noqa: PLC0415 - psycopg is slow to import
+
+        place = [table.name] if table.schema is None else [table.schema, table.name]
+        columns = sql.SQL(", ").join(sql.Identifier(table.c[key].name) for key in keys)
+        command = sql.SQL("COPY {} ({}) FROM STDIN").format(sql.Identifier(*place), columns)
+        with closing(connection.connection.cursor()) as cursor:
+            try:
+                with cursor.copy(command) as copying:
+                    for row in rows:
+                        copying.write_row(row)
+            except Error as error:
+                # The error as SQLAlchemy raises it for its own statements. It invalidates a broken connection when it
+                # rolls back the savepoint around the copy.
+                dialect: Any = connection.dialect
+                gone = dialect.is_disconnect(error, connection.connection, None)
+                options: dict[str, Any] = {"connection_invalidated": gone, "dialect": dialect}
+                raise sa.exc.DBAPIError.instance(command.as_string(), None, error, Error, **options) from error
+            except BaseException as error:
+                if not isinstance(error, Exception):  # as SQLAlchemy does for its own: the copy may still be under way
+                    connection.invalidate()
+                raise
