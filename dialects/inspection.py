@@ -77,8 +77,19 @@ class Inspection(Protocol):
     limits_transaction: ClassVar[bool] = False
     """Whether `limit_time` counts until the transaction ends. Otherwise it counts until the session ends."""
 
+    time_limit: ClassVar[str]
+    """The statement of `limit_time`, of the parameters `seconds`, `whole` (seconds, at least 1) and `ms`."""
+
+    snapshots: ClassVar[sa.TextClause]
+    """Asks for `pins`: who, and the seconds."""
+
+    hidden: ClassVar[sa.TextClause | None] = None
+    """Asks why `pins` may be incomplete; NULL if they are complete."""
+
     def limit_time(self, connection: sa.Connection, seconds: float) -> None:
         """End each later statement that takes longer."""
+        whole, ms = max(1, round(seconds)), max(1, round(seconds * 1000))
+        connection.exec_driver_sql(self.time_limit.format(seconds=seconds, whole=whole, ms=ms)).close()
 
     def plan(self, connection: sa.Connection, sql: str, parameters: Any) -> Plan:
         """The plan of a statement, given as the driver gets it. The statement is not run."""
@@ -91,9 +102,14 @@ class Inspection(Protocol):
 
     def settings(self, connection: sa.Connection, *, by_lease: bool) -> Iterator[Finding]:
         """Settings of the server that matter to claims."""
+        yield from ()
 
     def garbage(self, connection: sa.Connection, table: sa.Table) -> Iterator[Finding]:
         """How well the server removes the old versions of rows that claims would read."""
 
     def pins(self, connection: sa.Connection) -> Sequence[Pin]:
         """Who keeps old versions of rows, the oldest first. Raises NotShown if nobody is shown, but some are hidden."""
+        found = [Pin(row.who, row.seconds) for row in connection.execute(self.snapshots)]
+        if not found and self.hidden is not None and (why := connection.scalar(self.hidden)):
+            raise NotShown(why)
+        return found

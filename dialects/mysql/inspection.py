@@ -7,7 +7,7 @@ from typing import Any, Final
 
 import sqlalchemy as sa
 
-from claimjobs.dialects.inspection import Finding, Inspection, NotShown, Pin, Plan, TableRead
+from claimjobs.dialects.inspection import Finding, Inspection, NotShown, Plan, TableRead
 
 Row = dict[str, Any]
 LAG: Final = 100_000
@@ -31,16 +31,10 @@ _LOCKS: Final = sa.text(
     "AND object_schema = coalesce(:schema, database()) AND thread_id = "
     "(SELECT thread_id FROM performance_schema.threads WHERE processlist_id = connection_id())"
 )
-# A transaction at READ COMMITTED has a new snapshot for each statement.
-_SNAPSHOTS: Final = sa.text(
-    "SELECT trx_mysql_thread_id AS session, coalesce(user, 'another user') AS user, "
-    "timestampdiff(MICROSECOND, trx_started, now(6)) / 1000000 AS seconds FROM information_schema.innodb_trx "
-    "LEFT JOIN information_schema.processlist ON id = trx_mysql_thread_id "
-    "WHERE trx_isolation_level IN ('REPEATABLE READ', 'SERIALIZABLE') AND trx_mysql_thread_id <> connection_id() "
-    "ORDER BY trx_started"
-)
-
 _COLUMNS: Final = ("table", "type", "key", "rows", "Extra")
+
+
+_WAITS: Final = "innodb_lock_wait_timeout = {whole}, lock_wait_timeout = {whole}"
 
 
 class MySQLInspection(Inspection):
@@ -48,16 +42,27 @@ class MySQLInspection(Inspection):
     # keys in each, and MySQL 9 chooses between two versions of it by a variable. A session's default may be TREE.
     explain = "EXPLAIN FORMAT=TRADITIONAL"
 
-    def limit_time(self, connection: sa.Connection, seconds: float) -> None:
-        # It counts for SELECT alone. Other statements wait at most for a row, or for a table that is altered now.
-        connection.exec_driver_sql(
-            f"SET SESSION max_execution_time = {max(1, round(seconds * 1000))}, {_waits(seconds)}"
-        ).close()
+    # It counts for SELECT alone. Other statements wait at most for a row, or for a table that is altered now.
+    time_limit = f"SET SESSION max_execution_time = {{ms}}, {_WAITS}"
+
+    # A transaction at READ COMMITTED has a new snapshot for each statement.
+    snapshots = sa.text(
+        "SELECT IF(trx_mysql_thread_id = 0, 'a prepared XA transaction', "
+        "concat('session ', trx_mysql_thread_id, ' of ', coalesce(user, 'another user'))) AS who, "
+        "timestampdiff(MICROSECOND, trx_started, now(6)) / 1000000 AS seconds FROM information_schema.innodb_trx "
+        "LEFT JOIN information_schema.processlist ON id = trx_mysql_thread_id "
+        "WHERE trx_isolation_level IN ('REPEATABLE READ', 'SERIALIZABLE') AND trx_mysql_thread_id <> connection_id() "
+        "ORDER BY trx_started"
+    )
+    # How many transactions wait for purge.
+    history = sa.text("SELECT `count` FROM information_schema.innodb_metrics WHERE name = 'trx_rseg_history_len'")
 
     def plan(self, connection: sa.Connection, sql: str, parameters: Any) -> Plan:
         found = connection.exec_driver_sql(f"{self.explain} {sql}", parameters).mappings()
         rows: list[Row] = [dict(row) for row in found]
-        real = [row for row in rows if _is_real(row)]
+        # Those about a table: not about a subquery's result, and not about a JSON_TABLE.
+        named = [row for row in rows if row["table"] and not row["table"].startswith("<")]
+        real = [row for row in named if "Table function" not in (row["Extra"] or "")]
         return Plan(tuple(map(_read, real)), any("filesort" in (row["Extra"] or "") for row in real), _table(rows))
 
     def rows_read(self, connection: sa.Connection, table: sa.Table) -> int:
@@ -72,10 +77,26 @@ class MySQLInspection(Inspection):
 
     def settings(self, connection: sa.Connection, *, by_lease: bool) -> Iterator[Finding]:
         found = connection.execute(_VARIABLES).one()
-        yield _binlog(found.binlog_format if found.log_bin else None)
-        yield _lock_wait(int(found.lock_wait), by_lease=by_lease)
-        if not by_lease:
-            yield self.vanished_clients(connection)
+        if not found.log_bin:
+            yield Finding("binlog", "ok", "there is no binary log")
+        elif found.binlog_format != "STATEMENT":
+            yield Finding("binlog", "ok", "the binary log has rows, so claims can be READ COMMITTED")
+        else:
+            says = "InnoDB refuses each claim: it is READ COMMITTED, and the binary log has the format STATEMENT"
+            yield Finding("binlog", "will not work", says, ("SET GLOBAL binlog_format = 'ROW';",))
+        seconds = int(found.lock_wait)
+        says = f"innodb_lock_wait_timeout is {seconds} s on this server"
+        if by_lease:
+            says = f"{says}; a consumer sets it for its own session, to a fifth of its lease"
+            yield Finding("lock wait", "ok", says)
+            return
+        if seconds <= LONG_WAIT:
+            yield Finding("lock wait", "ok", says)
+        else:
+            says = f"{says}, and hold='transaction' does not change it: a settle may wait so long"
+            fix = f"SET GLOBAL innodb_lock_wait_timeout = {LONG_WAIT};"
+            yield Finding("lock wait", "warning", says, (fix,))
+        yield self.vanished_clients(connection)
 
     def vanished_clients(self, connection: sa.Connection) -> Finding:
         """When the server ends the transaction of a client whose machine has vanished."""
@@ -85,32 +106,20 @@ class MySQLInspection(Inspection):
         return Finding("vanished clients", "not known", f"{says}; {step}")
 
     def garbage(self, connection: sa.Connection, table: sa.Table) -> Iterator[Finding]:
-        lag = self.history_length(connection)
+        found = connection.execute(self.history).first()
+        lag = int(found[-1]) if found else 0
         text = f"purge has not removed what {lag:,} transactions left"
         if lag > LAG:
             text += ": a claim at the head reads deleted rows until it has; see who holds a snapshot"
         yield Finding("purge lag", "warning" if lag > LAG else "ok", text)
-
-    def history_length(self, connection: sa.Connection) -> int:
-        """How many transactions wait for purge."""
-        found = connection.scalar(
-            sa.text("SELECT `count` FROM information_schema.innodb_metrics WHERE name = 'trx_rseg_history_len'")
-        )
-        return int(found or 0)
-
-    def pins(self, connection: sa.Connection) -> Sequence[Pin]:
-        return [
-            Pin(f"session {row.session} of {row.user}" if row.session else "a prepared XA transaction", row.seconds)
-            for row in connection.execute(_SNAPSHOTS)
-        ]
 
 
 class MariaDBInspection(MySQLInspection):
     # It knows no name for the format that it has by default, and shows no partitions there.
     explain = "EXPLAIN PARTITIONS"
 
-    def limit_time(self, connection: sa.Connection, seconds: float) -> None:
-        connection.exec_driver_sql(f"SET SESSION max_statement_time = {seconds}, {_waits(seconds)}").close()
+    time_limit = f"SET SESSION max_statement_time = {{seconds}}, {_WAITS}"
+    history = sa.text("SHOW GLOBAL STATUS LIKE 'Innodb_history_list_length'")
 
     def row_locks(self, connection: sa.Connection, table: sa.Table) -> int:
         # It lists no locks. InnoDB's count is that of all tables of the transaction, and is renewed ten times a second.
@@ -130,39 +139,6 @@ class MariaDBInspection(MySQLInspection):
         values = {"time": LONG_SILENCE, "interval": 10, "probes": 6}
         fix = f"SET {', '.join(f'GLOBAL tcp_keepalive_{name} = {value}' for name, value in values.items())};"
         return Finding("vanished clients", "warning", says, (fix,))
-
-    def history_length(self, connection: sa.Connection) -> int:
-        return int(connection.execute(sa.text("SHOW GLOBAL STATUS LIKE 'Innodb_history_list_length'")).one()[1])
-
-
-def _waits(seconds: float) -> str:
-    whole = max(1, round(seconds))
-    return f"innodb_lock_wait_timeout = {whole}, lock_wait_timeout = {whole}"
-
-
-def _binlog(format_: str | None) -> Finding:
-    if format_ is None:
-        return Finding("binlog", "ok", "there is no binary log")
-    if format_ != "STATEMENT":
-        return Finding("binlog", "ok", "the binary log has rows, so claims can be READ COMMITTED")
-    says = "InnoDB refuses each claim: it is READ COMMITTED, and the binary log has the format STATEMENT"
-    return Finding("binlog", "will not work", says, ("SET GLOBAL binlog_format = 'ROW';",))
-
-
-def _lock_wait(seconds: int, *, by_lease: bool) -> Finding:
-    says = f"innodb_lock_wait_timeout is {seconds} s on this server"
-    if by_lease:
-        return Finding("lock wait", "ok", f"{says}; a consumer sets it for its own session, to a fifth of its lease")
-    if seconds <= LONG_WAIT:
-        return Finding("lock wait", "ok", says)
-    says = f"{says}, and hold='transaction' does not change it: a settle may wait so long"
-    return Finding("lock wait", "warning", says, (f"SET GLOBAL innodb_lock_wait_timeout = {LONG_WAIT};",))
-
-
-def _is_real(row: Row) -> bool:
-    """Whether a row of a plan is about a table: not about a subquery's result, and not about a JSON_TABLE."""
-    table = row["table"]
-    return bool(table) and not table.startswith("<") and "Table function" not in (row["Extra"] or "")
 
 
 def _read(row: Row) -> TableRead:

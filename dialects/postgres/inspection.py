@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 import sqlalchemy as sa
 
-from claimjobs.dialects.inspection import Finding, Inspection, NotShown, Pin, Plan, TableRead
+from claimjobs.dialects.inspection import Finding, Inspection, Plan, TableRead
 from claimjobs.dialects.postgres.sessions import PREPARER
 
 DEAD: Final = 10_000
@@ -27,20 +27,6 @@ _VACUUM: Final = sa.text(
     "current_setting('autovacuum_vacuum_scale_factor') AS factor "
     "FROM pg_class c LEFT JOIN pg_stat_user_tables s ON s.relid = c.oid WHERE c.oid = to_regclass(:table)"
 )
-# A snapshot of a session counts for the tables of its database, a slot's for all.
-_PINS: Final = sa.text(
-    "SELECT who, extract(epoch FROM now() - since)::float8 AS seconds FROM ("
-    "SELECT 'session ' || pid || ' of ' || usename AS who, coalesce(xact_start, backend_start) AS since "
-    "FROM pg_stat_activity WHERE backend_xmin IS NOT NULL AND datname = current_database() "
-    "AND pid <> pg_backend_pid() AND backend_type = 'client backend' "
-    "UNION ALL SELECT 'the prepared transaction ' || gid, prepared FROM pg_prepared_xacts "
-    "WHERE database = current_database() "
-    "UNION ALL SELECT 'the replication slot ' || slot_name, NULL FROM pg_replication_slots "
-    "WHERE xmin IS NOT NULL) AS pins ORDER BY since"
-)
-_HIDDEN: Final = sa.text(
-    "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND query = '<insufficient privilege>'"
-)
 # A plan names each partition as a table, and its part of an index as an index.
 _PARTITIONS: Final = sa.text(
     "SELECT part.relname AS name, root.relname AS whole, "
@@ -55,23 +41,30 @@ SMALL: Final = 800_000
 _SCANS: Final = ("Seq Scan", "Parallel Seq Scan")
 
 Node = dict[str, Any]
-Parts = Mapping[str, "Part"]
-
-
-class Part(NamedTuple):
-    """A partition of a table, or of an index."""
-
-    whole: str
-    """The name of the table or of the index."""
-    small: bool
+Parts = Mapping[str, Any]
+"""Partitions of tables or of indexes, by their names: the `whole`, and whether they are `small`."""
 
 
 class PostgresInspection(Inspection):
     limits_transaction = True
 
-    def limit_time(self, connection: sa.Connection, seconds: float) -> None:
-        limit = round(seconds * 1000)
-        connection.exec_driver_sql(f"SET LOCAL statement_timeout = {limit}; SET LOCAL lock_timeout = {limit}").close()
+    time_limit = "SET LOCAL statement_timeout = {ms}; SET LOCAL lock_timeout = {ms}"
+    # A snapshot of a session counts for the tables of its database, a slot's for all.
+    snapshots = sa.text(
+        "SELECT who, extract(epoch FROM now() - since)::float8 AS seconds FROM ("
+        "SELECT 'session ' || pid || ' of ' || usename AS who, coalesce(xact_start, backend_start) AS since "
+        "FROM pg_stat_activity WHERE backend_xmin IS NOT NULL AND datname = current_database() "
+        "AND pid <> pg_backend_pid() AND backend_type = 'client backend' "
+        "UNION ALL SELECT 'the prepared transaction ' || gid, prepared FROM pg_prepared_xacts "
+        "WHERE database = current_database() "
+        "UNION ALL SELECT 'the replication slot ' || slot_name, NULL FROM pg_replication_slots "
+        "WHERE xmin IS NOT NULL) AS pins ORDER BY since"
+    )
+    hidden = sa.text(
+        "SELECT count(*) || ' sessions of other users are hidden: GRANT pg_read_all_stats to this user' "
+        "FROM pg_stat_activity WHERE datname = current_database() AND query = '<insufficient privilege>' "
+        "HAVING count(*) > 0"
+    )
 
     def plan(self, connection: sa.Connection, sql: str, parameters: Any) -> Plan:
         # VERBOSE says the schemas: other schemas may have partitions of the same names.
@@ -80,9 +73,24 @@ class PostgresInspection(Inspection):
         nodes = list(_all(top))
         for node in nodes:
             node.pop("Output", None)  # long, and of no use here
-        reads = [read for node in nodes if (read := _read(node)) is not None]
+        reads = []
+        for node in nodes:
+            kind, table = node["Node Type"], node.get("Relation Name")
+            if table is None or kind == "ModifyTable":
+                continue
+            indexes = [below["Index Name"] for below in (node, *_input(node)) if "Index Name" in below]
+            reads.append(TableRead(table, indexes[0] if indexes else None, kind in _SCANS, node.get("Plan Rows")))
         parts = _partitions(connection, reads, {node["Schema"] for node in nodes if "Schema" in node})
-        sorts = any(_sorts_a_table(node, parts) for node in nodes)
+        # The rows that a claim returns are sorted at its end: these come from a CTE. An "Incremental Sort" reads an
+        # index in its order, and sorts only rows that are equal there.
+        sorted_tables = [
+            below["Relation Name"]
+            for node in nodes
+            if node["Node Type"] == "Sort"
+            for below in _input(node)
+            if "Relation Name" in below
+        ]
+        sorts = any(table not in parts or not parts[table].small for table in sorted_tables)
         return Plan(tuple(_by_table(reads, parts)), sorts, json.dumps(found, indent=1))
 
     def rows_read(self, connection: sa.Connection, table: sa.Table) -> int:
@@ -94,9 +102,6 @@ class PostgresInspection(Inspection):
         rows = f"SELECT count(*) FROM {PREPARER.format_table(table)} WHERE xmax {mine} OR xmin {mine}"  # noqa: S608
         return int(connection.exec_driver_sql(rows).scalar_one())
 
-    def settings(self, connection: sa.Connection, *, by_lease: bool) -> Iterator[Finding]:
-        yield from ()  # no setting of the server makes a claim fail
-
     def garbage(self, connection: sa.Connection, table: sa.Table) -> Iterator[Finding]:
         name = PREPARER.format_table(table)
         found = connection.execute(_VACUUM, {"table": name}).one()
@@ -105,14 +110,14 @@ class PostgresInspection(Inspection):
             yield Finding("autovacuum", "ok", "autovacuum counts the dead rows of each partition by itself")
             return
         yield _autovacuum(name, found, options)
-        if found.dead is not None:
-            yield _dead_rows(name, found.dead, found.live)
-
-    def pins(self, connection: sa.Connection) -> Sequence[Pin]:
-        found = [Pin(row.who, row.seconds) for row in connection.execute(_PINS)]
-        if not found and (hidden := connection.execute(_HIDDEN).scalar_one()):
-            raise NotShown(f"{hidden} sessions of other users are hidden: GRANT pg_read_all_stats to this user")
-        return found
+        if found.dead is None:
+            return
+        says = f"the table has about {found.dead:,} dead rows and {found.live:,} live ones"
+        if found.dead <= max(DEAD, found.live):
+            yield Finding("dead rows", "ok", says)
+        else:
+            says = f"{says}: claims at the head read them; vacuum it"
+            yield Finding("dead rows", "warning", says, (f"VACUUM {name};",))
 
 
 def _autovacuum(name: str, found: Any, options: dict[str, str]) -> Finding:
@@ -132,13 +137,6 @@ def _autovacuum(name: str, found: Any, options: dict[str, str]) -> Finding:
     return Finding("autovacuum", "warning", says, (f"ALTER TABLE {name} SET ({wanted});",))
 
 
-def _dead_rows(name: str, dead: int, live: int) -> Finding:
-    says = f"the table has about {dead:,} dead rows and {live:,} live ones"
-    if dead <= max(DEAD, live):
-        return Finding("dead rows", "ok", says)
-    return Finding("dead rows", "warning", f"{says}: claims at the head read them; vacuum it", (f"VACUUM {name};",))
-
-
 def _all(node: Node) -> Iterator[Node]:
     yield node
     for below in node.get("Plans", ()):
@@ -153,27 +151,12 @@ def _input(node: Node) -> Iterator[Node]:
             yield from _input(below)
 
 
-def _sorts_a_table(node: Node, parts: Parts) -> bool:
-    # The rows that a claim returns are sorted at its end: these come from a CTE. An "Incremental Sort" reads an index
-    # in its order, and sorts only rows that are equal there.
-    tables = [below["Relation Name"] for below in _input(node) if "Relation Name" in below]
-    return node["Node Type"] == "Sort" and not all(_is_small(table, parts) for table in tables)
-
-
-def _read(node: Node) -> TableRead | None:
-    kind, table, rows = node["Node Type"], node.get("Relation Name"), node.get("Plan Rows")
-    if table is None or kind == "ModifyTable":
-        return None
-    indexes = [below["Index Name"] for below in (node, *_input(node)) if "Index Name" in below]
-    return TableRead(table, indexes[0] if indexes else None, kind in _SCANS, rows)
-
-
 def _partitions(connection: sa.Connection, reads: Sequence[TableRead], schemas: Collection[str]) -> Parts:
     """Those of the tables and the indexes of a plan that are partitions, by their names."""
     names = [name for read in reads for name in (read.table, read.index) if name is not None]
     named = {"names": names, "schemas": list(schemas), "size": SMALL}
     found = connection.execute(_PARTITIONS, named) if names else ()
-    return {row.name: Part(row.whole, row.small) for row in found}
+    return {row.name: row for row in found}
 
 
 def _by_table(reads: Sequence[TableRead], parts: Parts) -> Iterator[TableRead]:
@@ -184,13 +167,9 @@ def _by_table(reads: Sequence[TableRead], parts: Parts) -> Iterator[TableRead]:
             yield read
             continue
         index = parts[read.index].whole if read.index is not None and read.index in parts else read.index
-        small = read.is_scan and _is_small(read.table, parts)
+        small = read.is_scan and parts[read.table].small
         groups.setdefault((parts[read.table].whole, index, read.is_scan, small), []).append(read)
     for (table, index, is_scan, small), found in groups.items():
         rows = sum(read.rows or 0 for read in found)
         names = tuple(dict.fromkeys(read.table for read in found))
         yield TableRead(table, index, is_scan and not small, rows, names, are_small=small)
-
-
-def _is_small(table: str, parts: Parts) -> bool:
-    return table in parts and parts[table].small
