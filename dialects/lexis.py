@@ -40,24 +40,17 @@ class Lexis:
 
     def words(self, text: str) -> set[str]:
         """The words outside strings, names in quotes and comments, in small letters, with any setting of the server."""
-        found = {token[0].lower() for token in self._matches(text) if token.lastgroup == "word"}
+        found = {word.lower() for kind, _, word in self._tokens(text) if kind == "word"}
         if self.quoted_without_escapes is not None and "\\" in text:
             found |= replace(self, quoted=self.quoted_without_escapes, quoted_without_escapes=None).words(text)
         return found
-
-    def _matches(self, text: str) -> Iterator[re.Match[str]]:
-        """Each token. A block comment is one: what is in it begins behind its opening."""
-        at = 0
-        while found := self._token.match(text, at):
-            at = self._block(text, at)[1] if found.lastgroup == "block" else found.end()
-            yield found
 
     def _flaw(self, text: str) -> str | None:
         if "\0" in text:
             return "it holds a NUL character"
         opened: list[int] = []
         says = False
-        for kind, at in self._tokens(text):
+        for kind, at, _ in self._tokens(text):
             says = says or kind not in ("space", "comment")
             if kind in _FLAWS:
                 return _FLAWS[kind].format(at + 1)
@@ -71,13 +64,17 @@ class Lexis:
             return f"the parenthesis at character {opened[-1] + 1} is never closed"
         return None if says else "it is empty"
 
-    def _tokens(self, text: str) -> Iterator[tuple[str, int]]:
-        """The kind of each token, and where it begins."""
-        for found in self._matches(text):
-            kind, at = str(found.lastgroup), found.start()
-            if kind == "comment" and found["end"] is None:
+    def _tokens(self, text: str) -> Iterator[tuple[str, int, str]]:
+        """The kind of each token, where it begins, and its text. A block comment is one token."""
+        at = 0
+        while found := self._token.match(text, at):
+            kind, end = str(found.lastgroup), found.end()
+            if kind == "block":
+                kind, end = self._block(text, at)
+            elif kind == "comment" and found["end"] is None:
                 kind = "endless"
-            yield (self._block(text, at)[0] if kind == "block" else kind), at
+            yield kind, at, text[at:end]
+            at = end
 
     def _block(self, text: str, at: int) -> tuple[str, int]:
         """The kind of what begins with /* there, and where it ends."""

@@ -32,43 +32,30 @@ BALANCE: Final = "load_balance_hosts"
 
 
 class Hosts:
-    """The hosts of a URL, as HOST or HOST:PORT. Each attempt to connect tries them in turn."""
+    """The hosts in the query of a URL (`?host=a:3306&host=b:3306`). Each attempt to connect tries them in turn."""
 
-    def __init__(self, hosts: tuple[str, ...], balance: str = "disable", *, port: int = 3306) -> None:
-        """`port`: of hosts without one. `balance`: `random` or `disable`. Raises ValueError."""
-        parts = [urlsplit(f"//{host}") for host in hosts]
+    def __init__(self, url: sa.URL) -> None:
+        """Raises ValueError or TypeError."""
+        named = url.query["host"]
+        parts = [urlsplit(f"//{host}") for host in ((named,) if isinstance(named, str) else named)]
         if not all(part.hostname for part in parts):
             raise ValueError("one of its hosts is empty")
+        balance = url.query.get(BALANCE, "disable")
         if balance not in {"random", "disable"}:
             raise ValueError(f"{BALANCE} is {balance!r}: choose random or disable")
+        given: Any = url.port or url.query.get("port", 3306)
+        port = int(given)
         self._addresses = [{"host": part.hostname, "port": part.port or port} for part in parts]
         self._balances = balance == "random"
-        self._chooses = len(self._addresses) > 1
+        self.chooses = len(self._addresses) > 1
         """One host alone may be a replica from which candidates are read."""
-
-    @classmethod
-    def of(cls, url: sa.URL) -> Hosts | None:
-        """The hosts in the query of a URL (`?host=a:3306&host=b:3306`); None: it has none there.
-
-        Raises ValueError or TypeError.
-        """
-        named = url.query.get("host", ())
-        balance = str(url.query.get(BALANCE, "disable"))
-        hosts = (named,) if isinstance(named, str) else named
-        port: Any = url.port or url.query.get("port", 3306)
-        return cls(hosts, balance, port=int(port)) if hosts else None
-
-    def listen(self, engine: sa.Engine) -> None:
-        """Choose a host for each connection of an engine, and again when that host takes writes no more."""
-        sa.event.listen(engine, "do_connect", self.connect)
-        if self._chooses:
-            sa.event.listen(engine, "checkout", self.leave_if_demoted)
 
     def connect(self, dialect: Any, _record: Any, arguments: Any, options: dict[str, Any]) -> Any:
         """A connection of the driver to the first host that takes writes. Raises the driver's error if none does."""
         driver, failures = dialect.loaded_dbapi, []
         given = {name: value for name, value in options.items() if name != BALANCE}
-        for address in self._in_order():
+        addresses = random.sample(self._addresses, len(self._addresses)) if self._balances else self._addresses
+        for address in addresses:
             try:
                 connection = dialect.connect(*arguments, **{**given, **address})
             except driver.Error as error:
@@ -76,15 +63,11 @@ class Hosts:
                     raise  # a wrong password is wrong on every host
                 failures.append(str(error.args[-1]))
                 continue
-            if not self._chooses or (_takes_writes(connection) and not _is_cut_off(connection)):
+            if not self.chooses or (_takes_writes(connection) and not _is_cut_off(connection)):
                 return connection
             connection.close()
             failures.append(f"{address['host']}:{address['port']} {NO_WRITES}")
         raise driver.OperationalError(UNREACHABLE, "; ".join(failures))
-
-    def _in_order(self) -> list[dict[str, Any]]:
-        """The addresses, in the order in which they are tried."""
-        return random.sample(self._addresses, len(self._addresses)) if self._balances else self._addresses
 
     def leave_if_demoted(self, driver_connection: Any, record: Any, _proxy: Any) -> None:
         """Let the pool replace all connections to a server that takes writes no more, before one is used."""

@@ -25,20 +25,6 @@ def _idle_limits(*variables: str) -> sa.TextClause:
     return sa.text(" UNION ALL ".join(f"SELECT '{name}', @@session.{name}" for name in variables))
 
 
-def _set_read_only(variable: str) -> sa.TextClause:
-    return sa.text(f"SELECT IF(@@session.{variable} AND NOT @@global.{variable}, '{variable} = 1', NULL)")
-
-
-def _read_only(variable: str) -> sa.TextClause:
-    # super_read_only switches read_only on, too.
-    return sa.text(f"SELECT @@global.read_only OR @@session.{variable}")
-
-
-def _catching_up(wait: str, as_before: str) -> tuple[str, ...]:
-    """With such a setting the beginning of a transaction waits for what the others have committed."""
-    return f"SET SESSION {wait}", "START TRANSACTION", "COMMIT", f"SET SESSION {as_before}"
-
-
 class MySQLSessions(Sessions):
     ends_idle_clients = True
 
@@ -53,8 +39,12 @@ class MySQLSessions(Sessions):
     to_utc = sa.text("SET @claimjobs_zone = @@session.time_zone, time_zone = '+00:00'")
     zone_before = sa.text("SET time_zone = @claimjobs_zone")
     zone = sa.text("SELECT IF(@@session.time_zone = 'SYSTEM', @@global.system_time_zone, @@session.time_zone)")
-    # The variable of SET TRANSACTION READ ONLY.
-    set_read_only, read_only = _set_read_only("transaction_read_only"), _read_only("transaction_read_only")
+    # super_read_only switches read_only on, too.
+    read_only = sa.text("SELECT @@global.read_only OR @@session.transaction_read_only")
+    set_read_only = sa.text(
+        "SELECT IF(@@session.transaction_read_only AND NOT @@global.transaction_read_only, "
+        "'transaction_read_only = 1', NULL)"
+    )
     read_write = "SET SESSION TRANSACTION READ WRITE"
     # ProxySQL answers the text "SELECT CONNECTION_ID()" itself, with the number of its greeting. A server must.
     number = sa.func.connection_id(type_=sa.BigInteger) + sa.literal_column("0")
@@ -63,9 +53,12 @@ class MySQLSessions(Sessions):
         "SHOW GLOBAL VARIABLES WHERE (variable_name = 'wsrep_on' AND value = 'ON') "
         "OR (variable_name = 'group_replication_single_primary_mode' AND value = 'OFF')"
     )
-    catching_up = _catching_up(
-        f"group_replication_consistency = 'BEFORE', wait_timeout = {CATCH_UP}",
-        "group_replication_consistency = @@global.group_replication_consistency, wait_timeout = @@global.wait_timeout",
+    # The beginning of a transaction waits for what the group has committed, not for ever.
+    catching_up = (
+        f"SET SESSION group_replication_consistency = 'BEFORE', wait_timeout = {CATCH_UP}",
+        *("START TRANSACTION", "COMMIT"),
+        "SET SESSION group_replication_consistency = @@global.group_replication_consistency, "
+        "wait_timeout = @@global.wait_timeout",
     )
     kill = sa.text("KILL :session")
     sessions_of = sa.text("SELECT id FROM information_schema.processlist WHERE db = :name")
@@ -88,8 +81,12 @@ class MySQLSessions(Sessions):
 
     def prepare(self, engine: sa.Engine) -> None:
         sa.event.listen(engine, "connect", _limit_only_greeting)
-        if hosts := Hosts.of(engine.url):
-            hosts.listen(engine)
+        if "host" not in engine.url.query:
+            return
+        hosts = Hosts(engine.url)
+        sa.event.listen(engine, "do_connect", hosts.connect)
+        if hosts.chooses:
+            sa.event.listen(engine, "checkout", hosts.leave_if_demoted)
 
     def settings(self, lock_timeout: float) -> Sequence[str]:
         # The session's time zone applies to a user's TIMESTAMP columns; our clock is UTC. `sql_safe_updates` is for
@@ -143,8 +140,13 @@ class MariaDBSessions(MySQLSessions):
         *("idle_transaction_timeout", "idle_write_transaction_timeout", "idle_readonly_transaction_timeout"),
     )
     # It has MySQL's name since 11.1, and keeps its own beside that.
-    set_read_only, read_only = _set_read_only("tx_read_only"), _read_only("tx_read_only")
-    catching_up = _catching_up("wsrep_sync_wait = 1", "wsrep_sync_wait = @@global.wsrep_sync_wait")
+    read_only = sa.text("SELECT @@global.read_only OR @@session.tx_read_only")
+    set_read_only = sa.text("SELECT IF(@@session.tx_read_only AND NOT @@global.tx_read_only, 'tx_read_only = 1', NULL)")
+    catching_up = (
+        "SET SESSION wsrep_sync_wait = 1",
+        *("START TRANSACTION", "COMMIT"),
+        "SET SESSION wsrep_sync_wait = @@global.wsrep_sync_wait",
+    )
 
 
 def _limit_only_greeting(driver_connection: Any, _record: Any) -> None:

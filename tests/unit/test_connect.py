@@ -245,6 +245,4 @@ def test_a_port_in_front_is_that_of_one_host_among_the_options() -> None:
     _, options = engine.dialect.create_connect_args(engine.url)
     assert (options["host"], options["port"]) == ("/run/postgresql", 5433)
     for url in ("mysql://app@:3307/shop?host=db1", "mysql://app@/shop?host=db1&port=3307"):
-        hosts = Hosts.of(sa.make_url(url))
-        assert hosts is not None
-        assert hosts._addresses == [{"host": "db1", "port": 3307}]
+        assert Hosts(sa.make_url(url))._addresses == [{"host": "db1", "port": 3307}]
