@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar, cast
 
 import sqlalchemy as sa
 
@@ -44,82 +44,59 @@ class Dialect:
 
     title: ClassVar[str]
     """The database's name for people, in messages and reports only."""
-
     drivers: ClassVar[tuple[str, ...]]
     """SQLAlchemy's names of the drivers that claimjobs works with: it reads their error codes, and waits on their
     connections. The first one comes with claimjobs."""
-
     oldest: ClassVar[tuple[int, ...]]
     """The first version with everything a claim needs, SKIP LOCKED above all."""
-
     claims_in_one_statement: ClassVar[bool] = False
     """Find, lock and mark can be one statement: it needs UPDATE ... RETURNING inside a CTE."""
-
     has_lateral: ClassVar[bool] = False
     """A subquery in FROM can name tables before it: LATERAL, also with a LIMIT."""
-
     finds_and_locks_at_once: ClassVar[bool] = False
     """One SELECT can join candidates to the table and lock only the table's rows, in the candidates' order. It needs
     FOR UPDATE OF."""
-
     locks_in_order: ClassVar[bool] = False
     """`ORDER BY ... LIMIT n FOR UPDATE SKIP LOCKED` locks the first n free rows, and no other row that it sorts."""
-
     compares_rows: ClassVar[bool] = False
     """A comparison of rows, `(a, b) > (1, 2)`, is the place in an index where the search begins."""
-
+    guesses_owners: ClassVar[bool] = False
+    """In a table that is not analyzed the planner expects a row or two of any owner: it would use the index of owners,
+    and compare each row with all keys. It uses no index for IS TRUE."""
     reads_ranges_in_order: ClassVar[bool] = True
     """Ranges of an index that are joined by OR are read as such, in the order of the index."""
-
     returns_what_it_writes: ClassVar[bool] = False
     """UPDATE and DELETE both have RETURNING, so a settle learns at once which jobs it reached."""
-
     skips_duplicates: ClassVar[bool] = False
     """INSERT can leave out the rows that exist by a given unique key, and no other rows."""
-
     copies: ClassVar[bool] = False
     """Rows can be sent as data without a statement around them: `copyable` and `copy`."""
-
     joins_rows: ClassVar[int] = 0
     """One INSERT statement holds all rows, up to so many bytes; 0: the driver's own way is faster."""
-
     needs_database: ClassVar[bool] = False
     """A connection may have no database, and then it finds no table."""
-
     indexes_end_in_the_key: ClassVar[bool] = False
     """Every index has the primary key behind its own columns, and is sorted by it."""
-
+    changes_timestamps: ClassVar[bool] = False
+    """Every update sets the first TIMESTAMP of a table anew, unless it has a default."""
     primary: ClassVar[str | None] = None
     """The name of every primary key, if the database names them all alike."""
-
-    wakes: ClassVar[bool] = False
-    """An owner that waits for work can be woken by the transaction that enqueues it (see `waking`)."""
-
     wake_trigger: ClassVar[WakeTrigger | None] = None
     """A trigger can wake owners at each INSERT of any program; None: it cannot, for the reason `no_wake_trigger`."""
-
     no_wake_trigger: ClassVar[str] = ""
     """Why there is no such trigger."""
-
     interrupts: ClassVar[bool] = False
-    """Waking an owner ends the statement that it sleeps in, after the commit. Otherwise it is part of the transaction.
-    """
-
+    """Waking an owner ends the statement that it sleeps in, after the commit. Else it is part of the transaction."""
     switches_autocommit_freely: ClassVar[bool] = False
     """The driver switches autocommit without a statement, so a single statement needs no BEGIN and COMMIT."""
-
     pipelines: ClassVar[bool] = False
     """The driver can send several statements before it reads the first answer: see `Sessions.pipeline`. If the session
     is in autocommit, they are one transaction, and each has a snapshot of its own."""
-
     is_embedded: ClassVar[bool] = False
     """Whether the embedded server is one of these."""
-
     isolation: ClassVar[str] = ISOLATION
-
     reads_that_lock: ClassVar[frozenset[str]] = frozenset()
     """Isolation levels at which a plain read locks the rows that it reads."""
-
     lexis: ClassVar[Lexis] = Lexis()
     """How strings, names and comments are written in a user's SQL."""
 
@@ -144,7 +121,7 @@ class Dialect:
 
     def as_filter(self, predicate: sa.ColumnElement[bool]) -> sa.ColumnElement[bool]:
         """A predicate on rows that are found by their keys, written so that the planner uses no index for it."""
-        return predicate
+        return predicate.is_(sa.true()) if self.guesses_owners else predicate
 
     def after_values(
         self, columns: Sequence[sa.Column[Any]], values: Sequence[Any], *, falling: bool = False
@@ -194,8 +171,7 @@ class Dialect:
 
     def fetched(self, cursor: Any) -> Sequence[Any]:
         """All rows of a driver's cursor. A row with a value that Python cannot hold is a `PartlyRead`."""
-        rows: Sequence[Any] = cursor.fetchall()
-        return rows
+        return cast("Sequence[Any]", cursor.fetchall())
 
     # --- the rows of a CTE -------------------------------------------------------------------------------
 
@@ -301,7 +277,9 @@ class Dialect:
 
     def key_column(self, name: str, type_: sa.types.TypeEngine[Any]) -> sa.Column[Any]:
         """A column of a key whose values come from another table."""
-        return sa.Column(name, type_, primary_key=True, autoincrement=False)
+        fixed = self.changes_timestamps and isinstance(type_, sa.TIMESTAMP)
+        default = sa.text("'2000-01-01'") if fixed else None
+        return sa.Column(name, type_, primary_key=True, autoincrement=False, server_default=default)
 
     def copyable(self, connection: sa.Connection, table: sa.Table) -> Mapping[str, Callable[[Iterable[Any]], bool]]:
         """The columns, by their keys, that `copy` can write, each with a function: whether `copy` writes these values

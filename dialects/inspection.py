@@ -76,13 +76,10 @@ class Inspection(Protocol):
 
     limits_transaction: ClassVar[bool] = False
     """Whether `limit_time` counts until the transaction ends. Otherwise it counts until the session ends."""
-
     time_limit: ClassVar[str]
     """The statement of `limit_time`, of the parameters `seconds`, `whole` (seconds, at least 1) and `ms`."""
-
     snapshots: ClassVar[sa.TextClause]
     """Asks for `pins`: who, and the seconds."""
-
     hidden: ClassVar[sa.TextClause | None] = None
     """Asks why `pins` may be incomplete; NULL if they are complete."""
 

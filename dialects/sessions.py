@@ -31,10 +31,8 @@ class Sessions(Protocol):
 
     forget_plans: ClassVar[sa.TextClause | None] = None
     """SQL that makes the server plan the prepared statements of this session anew; None: it plans each time."""
-
     ends_idle_clients: ClassVar[bool] = False
     """Whether `silence_setting` also ends the session of a client that is there, and sends nothing."""
-
     knows_start_exactly: ClassVar[bool] = False
     """Whether `server_since` is the same each time."""
 
@@ -42,10 +40,8 @@ class Sessions(Protocol):
 
     statement_limit: ClassVar[str | None] = None
     """The setting by which a session ends if a statement is larger than `largest_statement`; None: it does not."""
-
     largest_statement: ClassVar[sa.TextClause] = sa.text("SELECT NULL")
     """Asks for the most bytes of a statement. It needs `statement_limit`."""
-
     limits: ClassVar[sa.TextClause]
     """Asks for the settings of `idle_limits`, each with its seconds; 0: it is off."""
 
@@ -135,10 +131,8 @@ class Sessions(Protocol):
     to_utc: ClassVar[sa.TextClause]
     """Sets the session's time zone to UTC. Parameter `local`: a transaction is open, and nothing of this is left after
     it."""
-
     zone_before: ClassVar[sa.TextClause]
     """Sets the zone back to what it was before `to_utc`, with the same parameter."""
-
     zone: ClassVar[sa.TextClause]
     """Asks for the name of the session's time zone."""
 
@@ -161,10 +155,8 @@ class Sessions(Protocol):
 
     read_only: ClassVar[sa.TextClause]
     """Asks for `is_read_only`."""
-
     set_read_only: ClassVar[sa.TextClause]
     """Asks for the setting of `read_only_setting`."""
-
     read_write: ClassVar[str]
     """The SQL that changes it."""
 
@@ -190,7 +182,6 @@ class Sessions(Protocol):
 
     several_primaries: ClassVar[sa.TextClause | None] = None
     """Returns a row on `is_one_of_several_primaries`; None: there is no such server."""
-
     catching_up: ClassVar[tuple[str, ...]] = ()
     """The statements of `catch_up`."""
 

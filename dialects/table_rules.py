@@ -49,19 +49,15 @@ class TableRules(Protocol):
     steps: ClassVar[tuple[SchemaStep, ...]] = ()
     """The steps from version 1 of the schema to that of today, in their order. The versions are those of all databases.
     """
-
     locks: ClassVar[Mapping[str, str]] = {}
     """What a statement of DDL locks, by the words that it begins with."""
-
     exact_types: ClassVar[tuple[type[sa.types.TypeEngine[Any]], ...]] = (
         *(sa.Integer, sa.Numeric, sa.String, sa.Uuid, sa.Boolean),
         *(sa.LargeBinary, sa.types._Binary, sa.Date, sa.DateTime, sa.Time),
     )
     """Types whose values, as a driver reads them, are equal to the stored ones. tests/foreign/keys.py proves it."""
-
     inexact_types: ClassVar[tuple[type[sa.types.TypeEngine[Any]], ...]] = (sa.Float,)
     """Exceptions among them: a server sends an approximate number with fewer digits than it stores."""
-
     longest: ClassVar[int] = 63
     """The longest name of a table, an index or a type."""
     counted_in: ClassVar[str] = "bytes"

@@ -24,7 +24,7 @@ class Listener(Protocol):
 
 
 class Waking(Protocol):
-    """For a database that `wakes`."""
+    """How idle owners are woken."""
 
     listener: ClassVar[type[Listener]]
     """The listener of a connection's session."""

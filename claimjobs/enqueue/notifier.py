@@ -40,7 +40,7 @@ class Notifier:
         jobs = table_name(engine, backend.source.table)
         self._choose = wake(backend.owners, backend.dialect, jobs)
         self._claims = backend.roles.claims
-        can = backend.dialect.wakes and (session_locks or not backend.dialect.interrupts)
+        can = session_locks or not backend.dialect.interrupts
         self._may: bool | None = None if can and backend.refusal is None else False
         """Whether this user may read and wake owners; None: not tried yet."""
         self._waiting: weakref.WeakKeyDictionary[sa.Transaction, int] = weakref.WeakKeyDictionary()

@@ -128,9 +128,9 @@ class IdleSleeper:
     # --- for idle loops --------------------------------------------------------------------------------
 
     def can_sleep(self) -> bool:
-        """Whether this owner could be woken: it holds no job and has its session lock, and the database can do it."""
+        """Whether this owner could be woken: it holds no job and has its session lock."""
         had_no_errors = time.monotonic() - self._no_sleep_since >= NO_SLEEP
-        return self._backend.dialect.wakes and self._row.locked and had_no_errors and not self._busy
+        return self._row.locked and had_no_errors and not self._busy
 
     @contextmanager
     def waiting(self, condition: WakeCondition) -> Iterator[None]:

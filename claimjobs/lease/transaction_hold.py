@@ -57,7 +57,7 @@ class TransactionHold(Hold):
         self._liveness, self._reclaims = context.liveness, reclaims
         self.owner: Owner | None = None
         self._registering = threading.Lock()
-        self._may_register = self._backend.dialect.wakes and self._liveness.session_lock is not False
+        self._may_register = self._liveness.session_lock is not False
         self._makes_savepoints = False
         """Whether a settle makes a savepoint, which costs a round trip: only after a row was refused without one."""
         self._one_at_a_time = threading.Lock()

@@ -94,8 +94,8 @@ class MySQL(Dialect):
     needs_database = True
     # InnoDB's secondary indexes refer to a row by its primary key.
     indexes_end_in_the_key = True
+    changes_timestamps = True
     primary = "PRIMARY"
-    wakes = True
     # KILL QUERY in a trigger is allowed, and ends the sleep. But a trigger runs before the commit, once for each row.
     no_wake_trigger = "its triggers run before the commit, once for each row: who is woken then finds no job"
     interrupts = True
@@ -252,11 +252,6 @@ class MySQL(Dialect):
         ]
         insert = mysql.insert(table).from_select([column.name for column in columns], rows)
         return insert.on_duplicate_key_update(written or [(key.name, key)])
-
-    def key_column(self, name: str, type_: sa.types.TypeEngine[Any]) -> sa.Column[Any]:
-        # Every update sets the first TIMESTAMP of a table anew, unless it has a default.
-        default = sa.text("'2000-01-01'") if isinstance(type_, sa.TIMESTAMP) else None
-        return sa.Column(name, type_, primary_key=True, autoincrement=False, server_default=default)
 
 
 def _instant(text: str) -> datetime | str:

@@ -99,11 +99,11 @@ class Postgres(PsycopgRows):
     # The sort runs below the locking, and the limit ends both.
     locks_in_order = True
     compares_rows = True
+    guesses_owners = True
     # With an OR it reads an index from its beginning, and compares each row.
     reads_ranges_in_order = False
     returns_what_it_writes = True
     skips_duplicates = True
-    wakes = True
     wake_trigger = WakeTrigger()
     switches_autocommit_freely = True
     pipelines = True
@@ -146,11 +146,6 @@ class Postgres(PsycopgRows):
         ]
         pair = sa.tuple_(*key).in_(sa.select(*values).select_from(listed))
         return sa.and_(key[0] == sa.any_(first), *bounds, pair)
-
-    def as_filter(self, predicate: sa.ColumnElement[bool]) -> sa.ColumnElement[bool]:
-        # In a table that is not analyzed the planner expects a row or two of any owner: it would use the index of
-        # owners, and compare each row with all keys. It uses no index for IS TRUE.
-        return predicate.is_(sa.true())
 
     # --- keys as JSON ------------------------------------------------------------------------------------
 

@@ -119,7 +119,7 @@ def test_its_owner_leaves_the_plans_of_claims_to_the_connection_that_claims(back
     queue = held(backend)
     queue.enqueue(jobs(2))
     hold = queue._consumer.hold
-    assert hold.sleeper is not None or not backend.dialect.wakes
+    assert hold.sleeper is not None
     owner = hold.owner
     assert owner is not None
     owner.stop()

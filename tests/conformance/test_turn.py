@@ -173,7 +173,7 @@ def test_a_batch_that_nobody_asked_for_and_that_cannot_be_released_now_is_releas
     assert not hold_of(queue).owner.sleeper.can_sleep()
     hold_of(queue).maintain()
     assert states(backend) == {FREE: 2}
-    assert hold_of(queue).owner.sleeper.can_sleep() or not backend.dialect.wakes
+    assert hold_of(queue).owner.sleeper.can_sleep()
     assert queue.report.released == 2
 
 
