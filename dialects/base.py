@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, ClassVar, TypeVar, cast
+from typing import Any, ClassVar, TypeVar, cast
 
 import sqlalchemy as sa
 
@@ -18,10 +18,8 @@ from claimjobs.dialects.key_locks import KeyLocks
 from claimjobs.dialects.lexis import Lexis
 from claimjobs.dialects.sessions import ISOLATION, Sessions
 from claimjobs.dialects.table_rules import TableRules
+from claimjobs.dialects.wake_trigger import WakeTrigger
 from claimjobs.dialects.waking import Waking
-
-if TYPE_CHECKING:
-    from claimjobs.dialects.postgres.waking import WakeTrigger
 
 Write = TypeVar("Write", sa.Update, sa.Delete, sa.Select[Any])
 Key = Any

@@ -16,8 +16,9 @@ from claimjobs.dialects.postgres.inspection import PostgresInspection
 from claimjobs.dialects.postgres.rows import PsycopgRows
 from claimjobs.dialects.postgres.sessions import PostgresSessions
 from claimjobs.dialects.postgres.table_rules import PostgresTableRules
-from claimjobs.dialects.postgres.waking import PostgresWaking, WakeTrigger
+from claimjobs.dialects.postgres.waking import PostgresWaking
 from claimjobs.dialects.types import JsonKeys, stored_type
+from claimjobs.dialects.wake_trigger import WakeTrigger
 
 _HERE: Final = psycopg.dialect()  # type: ignore[no-untyped-call]
 
