@@ -236,7 +236,7 @@ class Insert:
         """
         sessions = self._dialect.sessions
         largest = 0 if sessions.statement_limit is None else max(map(size_of, rows))
-        if largest and largest > (most := sessions.largest_statement(self._connection)):
+        if largest and largest > (most := int(self._connection.scalar(sessions.largest_statement))):
             raise ValueError(
                 f"it has {largest:,} bytes in a statement, and the server takes {most:,} ({sessions.statement_limit}): "
                 "store a reference to the data, or raise that limit"
