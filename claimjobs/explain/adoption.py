@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, Final
+from dataclasses import dataclass, replace
+from typing import Any, Final, NamedTuple
 
 import sqlalchemy as sa
 
@@ -22,42 +22,33 @@ from claimjobs.table.reflection import columns_in_database, resolve
 from claimjobs.table.tables_beside import side_car_tables
 
 KINDS: Final = ("rows", "batches", "transaction", "side-car")
-NAMES: Final[Mapping[str, Sequence[str]]] = {
-    "status": ("status", "state"),
-    "owner_id": ("owner_id", "worker_id", "worker", "locked_by", "claimed_by"),
-    "owner_date": ("owner_date", "locked_at", "claimed_at"),
-    "priority": ("priority", "prio"),
-    "run_at": ("run_at", "due_at", "scheduled_at", "scheduled_for", "available_at", "not_before"),
-    "attempts": ("attempts", "tries", "retries", "failures"),
-    "last_error": ("last_error", "error", "error_message"),
-    "suspect": ("suspect",),
-    "run_again": ("run_again",),
-}
-"""Names by which a column is proposed for a role, if it fits."""
-TYPES: Final[Mapping[str, tuple[type[Any], ...]]] = {
-    "status": (sa.String, sa.Integer, sa.Numeric, sa.Boolean),
-    "owner_id": (sa.Integer,),
-    "owner_date": (sa.DateTime,),
-    "priority": (sa.Integer, sa.Numeric, sa.Float),
-    "run_at": (sa.DateTime,),
-    "attempts": (sa.Integer,),
-    "last_error": (sa.String,),
-    "suspect": (sa.Integer,),
-    "run_again": (sa.Boolean, sa.Integer),
-}
-"""The types of a column that fits a role."""
-UNUSED: Final[Mapping[str, Any]] = {
-    "owner_id": None,
-    "owner_date": None,
-    "attempts": 0,
-    "last_error": None,
-    "suspect": 0,
-    "run_again": False,
-}
-"""The roles whose values are all written by claimjobs, and the value that is no user's data, beside NULL.
+NOBODYS: Final = object()
 
-`run_at` is none of them: producers write it too, and without it jobs would run before their time.
-"""
+
+class Fit(NamedTuple):
+    """Which columns fit a role."""
+
+    names: Sequence[str]
+    """A column is proposed by these names."""
+    types: tuple[type[Any], ...]
+    unused: Any = NOBODYS
+    """Of a role whose values are all written by claimjobs: the value that is no user's data, beside NULL."""
+
+
+FITS: Final[Mapping[str, Fit]] = {
+    "status": Fit(("status", "state"), (sa.String, sa.Integer, sa.Numeric, sa.Boolean)),
+    "owner_id": Fit(("owner_id", "worker_id", "worker", "locked_by", "claimed_by"), (sa.Integer,), None),
+    "owner_date": Fit(("owner_date", "locked_at", "claimed_at"), (sa.DateTime,), None),
+    "priority": Fit(("priority", "prio"), (sa.Integer, sa.Numeric, sa.Float)),
+    # Producers write it, too, and without it jobs would run before their time.
+    "run_at": Fit(("run_at", "due_at", "scheduled_at", "scheduled_for", "available_at", "not_before"), (sa.DateTime,)),
+    "attempts": Fit(("attempts", "tries", "retries", "failures"), (sa.Integer,), 0),
+    "last_error": Fit(("last_error", "error", "error_message"), (sa.String,), None),
+    "suspect": Fit(("suspect",), (sa.Integer,), 0),
+    "run_again": Fit(("run_again",), (sa.Boolean, sa.Integer), False),
+}
+ADDED: Final = "claim_{}"
+"""The name of a column that is added for a role whose own name is the user's."""
 WRITTEN: Final = ("status", "owner_id", "owner_date")
 """The roles in which a claim in rows writes."""
 RETRIED: Final = ("run_at", "attempts", "last_error", "suspect")
@@ -90,7 +81,7 @@ class Adoption:
         primary = tuple(column.name for column in self.table.primary_key)
         key: Any = None if self.key == primary else self.key if len(self.key) > 1 else self.key[0]
         taken, lacking = {column.name.lower() for column in self.table.columns}, self.lacks(kind)
-        others = {role: claim_name(role) if role in lacking else None for role in NAMES if role in taken}
+        others = {role: ADDED.format(role) if role in lacking else None for role in FITS if role in taken}
         names: Any = {**others, **self.names}
         return Columns(key=key, **names)
 
@@ -102,8 +93,9 @@ class Adoption:
     def refused(self) -> Iterator[tuple[str, str]]:
         """The columns that have a name of a role, but do not fit it, each with that role."""
         others = [column.name for column in self.table.columns if column.name not in self.names.values()]
-        for role in UNUSED:
-            yield from ((name, role) for name in others if name.lower() in NAMES[role])
+        for role, fit in FITS.items():
+            if fit.unused is not NOBODYS:
+                yield from ((name, role) for name in others if name.lower() in fit.names)
 
     def proposed(self) -> str:
         """The kind that alters least: the table's own columns, if it has those of a queue; else a side-car."""
@@ -134,15 +126,58 @@ def inspect_for_adoption(engine: sa.Engine, name: str) -> Adoption:
         there = columns_in_database(connection, table)
         for column in table.columns:
             column.type = there[column.name]["type"]  # as the database has it, also of an instant
-        names = dict(_names(connection, table, there))
-        values = _values(connection, table, names)
+        names, values = dict(_names(connection, table, there)), dict[Any, int]()
+        if "status" in names:
+            first = sa.select(table.c[names["status"]].label("value")).limit(LOOKED_AT).subquery()
+            count = sa.func.count().label("rows")
+            found = connection.execute(sa.select(first.c.value, count).group_by(first.c.value).order_by(count.desc()))
+            values = {row.value: row.rows for row in found if isinstance(row.value, Hashable)}  # a SET of MySQL is not
         if len(values) > MOST_VALUES:
-            names.pop("status", None)
+            del names["status"]
             values = {}
         some: sa.Select[Any] = sa.select(sa.literal_column("1")).select_from(table).limit(LOOKED_AT)
         rows = connection.scalar(sa.select(sa.func.count()).select_from(some.subquery())) or 0
-        key = tuple(column.name for column in table.primary_key) or _unique(connection, table, there)
+        key = tuple(column.name for column in table.primary_key)
+        for index in () if key else inspector_of(connection).get_indexes(table.name, schema=table.schema):
+            columns = [name for name in index["column_names"] if name is not None]
+            if index["unique"] and columns and not key and not any(there[name]["nullable"] for name in columns):
+                key = tuple(columns)
     return Adoption(engine, table, rows, key, names, values)
+
+
+def _names(connection: sa.Connection, table: sa.Table, there: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    """For each role the first column by its names that fits. Of a role that claimjobs alone writes no column with a
+    user's data does.
+    """
+    lower = {name.lower(): name for name in there}
+    used = {column.name for column in table.primary_key} | {name for name in there if "computed" in there[name]}
+    used.update(dialect_named_by(connection).table_rules.partition_columns(connection, table))
+    for reference in inspector_of(connection).get_foreign_keys(table.name, schema=table.schema):
+        used.update(reference["constrained_columns"])
+    for role, fit in FITS.items():
+        ours = lower.get(ADDED.format(role))  # from a run before
+        for name in (ours, *(lower.get(name) for name in fit.names)):
+            if name is None or not _has_type(role, fit, there[name]):
+                continue
+            if name == ours or fit.unused is NOBODYS or (name not in used and _is_unused(connection, table, name, fit)):
+                yield role, name
+                break
+
+
+def _has_type(role: str, fit: Fit, found: Mapping[str, Any]) -> bool:
+    type_ = found["type"]
+    if not isinstance(type_, fit.types) or (isinstance(type_, sa.Enum) and role != "status"):
+        return False
+    if role == "owner_id" and integer_range(type_)[1] < LAST_OWNER:
+        return False
+    return bool(found["nullable"]) or fit.unused is not None
+
+
+def _is_unused(connection: sa.Connection, table: sa.Table, name: str, fit: Fit) -> bool:
+    """Whether the first rows have nothing in this column but NULL and the value that is no user's data."""
+    first = sa.select(table.c[name].label("value")).limit(LOOKED_AT).subquery()
+    has_value = first.c.value.is_not(None) if fit.unused is None else first.c.value != fit.unused
+    return connection.scalar(sa.select(sa.literal_column("1")).select_from(first).where(has_value).limit(1)) is None
 
 
 def flaw_of_value(found: Adoption, value: Any) -> str | None:
@@ -166,67 +201,15 @@ def has_value(found: Adoption, value: Any) -> bool:
 
 def check_where(found: Adoption, where: str) -> None:
     """Have the database read a predicate. Raises BadPredicate."""
-    dialect = dialect_named_by(found.engine)
-    whole = Whole(sa.literal_column(f"{where}\n", sa.Boolean), dialect.lexis, "predicate")  # it may end in a comment
-    trial: sa.Select[Any] = sa.select(sa.literal_column("1")).select_from(found.table).where(whole).limit(0)
-    with connected(found.engine) as connection, predicate_errors(dialect):
-        connection.execute(trial)
+    trial: sa.Select[Any] = sa.select(sa.literal_column("1")).select_from(found.table)
+    with connected(found.engine) as connection, predicate_errors(dialect_named_by(found.engine)):
+        connection.execute(trial.where(predicate(found.engine, where)).limit(0))
 
 
-def claim_name(role: str) -> str:
-    """The name of a column that is added for a role whose own name is the user's."""
-    return f"claim_{role}"
-
-
-def _names(connection: sa.Connection, table: sa.Table, there: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-    """For each role the first column by its names that fits. Of a role in UNUSED no column with a user's data does."""
-    lower = {name.lower(): name for name in there}
-    used = {column.name for column in table.primary_key} | {name for name in there if "computed" in there[name]}
-    used.update(dialect_named_by(connection).table_rules.partition_columns(connection, table))
-    for reference in inspector_of(connection).get_foreign_keys(table.name, schema=table.schema):
-        used.update(reference["constrained_columns"])
-    for role, names in NAMES.items():
-        for name in (lower[name] for name in (claim_name(role), *names) if name in lower):
-            fits = _has_type(role, there[name])
-            if fits and role in UNUSED and name.lower() != claim_name(role):  # that one is ours, from a run before
-                fits = name not in used and _is_unused(connection, table.c[name], UNUSED[role])
-            if fits:
-                yield role, name
-                break
-
-
-def _has_type(role: str, found: Mapping[str, Any]) -> bool:
-    type_ = found["type"]
-    if not isinstance(type_, TYPES[role]) or (isinstance(type_, sa.Enum) and role != "status"):
-        return False
-    if role == "owner_id" and integer_range(type_)[1] < LAST_OWNER:
-        return False
-    return bool(found["nullable"]) or UNUSED.get(role, "") is not None
-
-
-def _is_unused(connection: sa.Connection, column: sa.Column[Any], unused: Any) -> bool:
-    """Whether the first rows have nothing in this column but NULL and this value."""
-    first = sa.select(column.label("value")).limit(LOOKED_AT).subquery()
-    has_value = first.c.value.is_not(None) if unused is None else first.c.value != unused
-    return connection.scalar(sa.select(sa.literal_column("1")).select_from(first).where(has_value).limit(1)) is None
-
-
-def _values(connection: sa.Connection, table: sa.Table, names: Mapping[str, str]) -> dict[Any, int]:
-    if "status" not in names:
-        return {}
-    first = sa.select(table.c[names["status"]].label("value")).limit(LOOKED_AT).subquery()
-    count = sa.func.count().label("rows")
-    found = connection.execute(sa.select(first.c.value, count).group_by(first.c.value).order_by(count.desc()))
-    return {row.value: row.rows for row in found if isinstance(row.value, Hashable)}  # a SET of MySQL is not
-
-
-def _unique(connection: sa.Connection, table: sa.Table, there: Mapping[str, Any]) -> tuple[str, ...]:
-    """The columns of a unique index without NULLs, for a table without a primary key."""
-    for index in inspector_of(connection).get_indexes(table.name, schema=table.schema):
-        columns = [name for name in index["column_names"] if name is not None]
-        if index["unique"] and columns and not any(there[name]["nullable"] for name in columns):
-            return tuple(columns)
-    return ()
+def predicate(engine: sa.Engine, where: str) -> sa.ColumnElement[bool]:
+    """A predicate in SQL. Raises BadPredicate when it is compiled, if it is not one whole expression."""
+    # The line break lets it end in a comment.
+    return Whole(sa.literal_column(f"{where}\n", sa.Boolean), dialect_named_by(engine).lexis, "predicate")
 
 
 @dataclass(frozen=True)
@@ -248,21 +231,21 @@ class Plan:
             "transaction": {"hold": "transaction"},
             "side-car": {"side_car": True},
         }
-        given: dict[str, Any] = {"table": self.found.table.fullname, **kinds[self.kind]}
         columns = self.found.columns(self.kind)
         if self.kind == "side-car":
-            given["columns"] = Columns(key=columns.key, priority=columns.priority, run_at=columns.run_at)
+            columns = Columns(key=columns.key, priority=columns.priority, run_at=columns.run_at)
         else:
-            given["columns"] = Columns(**{**vars(columns), "states": dict(self.states) or None})
+            columns = replace(columns, states=dict(self.states) or None)
+        given = {"table": self.found.table.fullname, **kinds[self.kind], "columns": columns}
         more = {"where": self.where, "on_done": self.on_done}
         return given | {name: value for name, value in more.items() if value is not None}
 
     def tables(self) -> list[sa.Table]:
         """The tables that this queue needs beside its own."""
-        name, schema = self.found.table.fullname, self.found.table.schema
         if self.kind == "side-car":
-            return side_car_tables(self.found.engine, name, columns=self.described()["columns"])
-        return shared_tables(schema)
+            found = self.found
+            return side_car_tables(found.engine, found.table.fullname, columns=self.described()["columns"])
+        return shared_tables(self.found.table.schema)
 
 
 def with_locks(engine: sa.Engine, statement: str) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from datetime import UTC, date, datetime, time, timedelta
 from decimal import Decimal
 from typing import Any, Final
@@ -16,7 +16,7 @@ from claimjobs.database.connect import connected
 from claimjobs.database.error_translation import predicate_errors, reason
 from claimjobs.dialects import dialect_named_by
 from claimjobs.errors import BadArgument
-from claimjobs.explain.adoption import Plan
+from claimjobs.explain.adoption import Plan, predicate
 from claimjobs.explain.diagnosis import column_for
 from claimjobs.table.ddl import ddl_statements
 from claimjobs.table.definitions import shared_tables
@@ -57,30 +57,30 @@ def statements_of(plan: Plan) -> list[str]:
     """The statements that make all tables of this queue in an empty database, without a schema: on MySQL that would be
     another database, a real one. Raises BadArgument if SQLAlchemy cannot describe a column.
     """
-    found = plan.found
-    columns = plan.described()["columns"]
-    added = [column_for(role, found.table, columns) for role in found.lacks(plan.kind)]
+    found, columns = plan.found, plan.described()["columns"]
+    table = sa.Table(found.table.name, sa.MetaData(), *map(_alone, found.table.columns))
+    for column in (column_for(role, found.table, columns) for role in found.lacks(plan.kind)):
+        if column.name not in table.c:
+            table.append_column(column)
+    if not list(found.table.primary_key):
+        sa.Index(f"{table.name}_key", *(table.c[name] for name in found.key), unique=True)
     beside = [] if plan.kind != "side-car" else [_without_schema(plan.tables()[0])]
     try:
-        own = ddl_statements(found.engine, [_alone(plan, added)], marked=False)
+        own = ddl_statements(found.engine, [_without_schema(table)], marked=False)
     except sa.exc.CompileError as error:
         raise BadArgument(f"{error}: write into TABLES the statements that make the tables") from None
     return [*own, *ddl_statements(found.engine, [*beside, *shared_tables()])]
 
 
-def _alone(plan: Plan, added: Iterable[sa.Column[Any]]) -> sa.Table:
-    """The table without comments, without defaults, which may call functions, and without what refers to others."""
-    table, names = plan.found.table, {column.name for column in plan.found.table.columns}
-    alone = sa.Table(table.name, sa.MetaData())
-    for column in (*table.columns, *(column for column in added if column.name not in names)):
-        copied = column._copy()
-        copied.comment = None
-        if column.table is table and isinstance(copied.server_default, sa.DefaultClause):
-            copied.server_default = None
-        alone.append_column(copied)
-    if not list(table.primary_key):
-        sa.Index(f"{table.name}_key", *(alone.c[name] for name in plan.found.key), unique=True)
-    return _without_schema(alone)
+def _alone(column: sa.Column[Any]) -> sa.Column[Any]:
+    """The column without its comment, its default, which may call functions, and what refers to other tables."""
+    generated: list[Any] = []
+    if column.computed is not None:
+        generated = [sa.Computed(column.computed.sqltext, persisted=column.computed.persisted)]
+    elif column.identity is not None:
+        generated = [sa.Identity(always=column.identity.always)]
+    how: dict[str, Any] = {"primary_key": column.primary_key, "autoincrement": column.autoincrement}
+    return sa.Column(column.name, column.type, *generated, nullable=column.nullable, **how)
 
 
 def _without_schema(table: sa.Table) -> sa.Table:
@@ -98,13 +98,18 @@ def example_row(plan: Plan) -> tuple[dict[str, Any], bool]:
 
     Raises BadArgument if there is none, and none can be made up; BadPredicate.
     """
-    where = sa.literal_column(f"({plan.where or 'true'}\n)", sa.Boolean)  # it may end in a comment
+    table, states = plan.found.table, plan.states
+    where = predicate(plan.found.engine, plan.where or "true")
+    waits = [table.c[plan.found.names["status"]] == states["unclaimed"]] if "unclaimed" in states else []
     try:
         with connected(plan.found.engine) as connection:
             with predicate_errors(dialect_named_by(connection)):  # some only show in a row, such as that of a CAST
-                first = connection.execute(_waiting(plan, where)).first()
+                first = connection.execute(sa.select(table).where(where, *waits).limit(1)).first()
             row = dict(_values(plan, None if first is None else first._asdict()))
-            is_job = connection.scalar(_meets(plan.found.table, row, where)) is not None
+            # The first part of the union, without rows, gives the columns their types.
+            values = [sa.literal(row[c.name], c.type) if c.name in row else sa.null() for c in table.columns]
+            rows = sa.union_all(sa.select(table).where(sa.false()), sa.select(*values)).subquery(table.name)
+            is_job = connection.scalar(sa.select(sa.literal_column("1")).select_from(rows).where(where)) is not None
     except sa.exc.StatementError as error:
         raise BadArgument(f"no row could be made ({reason(error)}): write into ROW one that is a job") from None
     if not is_job:
@@ -112,19 +117,6 @@ def example_row(plan: Plan) -> tuple[dict[str, Any], bool]:
             f"the table has no row with {plan.where}, and none was made: write into ROW a row that is a job"
         )
     return row, first is not None
-
-
-def _waiting(plan: Plan, where: Any) -> sa.Select[Any]:
-    table, states = plan.found.table, plan.states
-    waits = [table.c[plan.found.names["status"]] == states["unclaimed"]] if "unclaimed" in states else []
-    return sa.select(table).where(where, *waits).limit(1)
-
-
-def _meets(table: sa.Table, row: Mapping[str, Any], where: Any) -> sa.Select[Any]:
-    """Whether a row meets a predicate. The first part of the union, without rows, gives the columns their types."""
-    values = [sa.literal(row[c.name], c.type) if c.name in row else sa.null() for c in table.columns]
-    rows = sa.union_all(sa.select(table).where(sa.false()), sa.select(*values)).subquery(table.name)
-    return sa.select(sa.literal_column("1")).select_from(rows).where(where)
 
 
 def _values(plan: Plan, first: Mapping[str, Any] | None) -> Iterator[tuple[str, Any]]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Final
 
@@ -15,8 +15,7 @@ from claimjobs.database.error_translation import reason
 from claimjobs.dialects.inspection import VERDICTS, Finding, NotShown, Verdict
 from claimjobs.errors import AccessDenied, BadPredicate, ClaimjobsError, SettingUnfit, UnfitTable
 from claimjobs.explain import server
-from claimjobs.explain.plans import SMALL, Planned, Subject, index_finding, plan_finding, plans, rights_finding
-from claimjobs.explain.trials import claim_once
+from claimjobs.explain.plans import Planned, Subject, plan_findings
 
 SECONDS: Final = 10.0
 """The longest that one statement may take, if the caller gives no time for all."""
@@ -25,9 +24,9 @@ FATAL = {UnfitTable: "table", BadPredicate: "predicate", SettingUnfit: "settings
 
 Check = Callable[[sa.Connection, Subject], Iterable[Finding]]
 CHECKS: Final[dict[str, Check]] = {
+    "plan": plan_findings,
     "failures": server.failures,
     "states": server.states,
-    "isolation": server.isolation,
     "primaries": server.primaries,
     "settings": server.settings,
     "time limits": server.time_limits,
@@ -64,57 +63,46 @@ def cannot_work(table: str, error: ClaimjobsError) -> Explanation:
     return Explanation(table, (Finding(check, "will not work", str(error)),))
 
 
-class Explainer:
-    """Collects findings. What the server refuses to show becomes a finding, too."""
+def explain(engine: sa.Engine, subject: Subject, *, analyze: bool, seconds: float | None) -> Explanation:
+    """All findings. `analyze`: claim once for real, and roll back. `seconds`: no check begins later, and no statement
+    takes longer than a quarter of that time. Raises ConnectionFailed.
+    """
+    ends = math.inf if seconds is None else time.monotonic() + seconds
+    longest: float | None = SECONDS if seconds is None else seconds / 4
+    findings: list[Finding] = []
+    backend = subject.backend
+    with connected(engine) as pooled:
+        connection = pooled.execution_options(isolation_level=backend.dialect.isolation)
+        connection.detach()  # it is not given back to the pool of the engine, because its settings are changed
+        with connection.begin():
+            is_ours = backend.dialect.sessions.is_as_greeted(connection)
+        if not (subject.inspection.limits_transaction or is_ours):
+            longest = None  # another client of a pooler would inherit the limit
+        for name, check in {**CHECKS, **({"row locks": server.claim_once} if analyze else {})}.items():
+            if time.monotonic() <= ends:
+                findings.extend(_found(name, check, connection, subject, longest=longest))
+    return Explanation(backend.source.name, tuple(findings), tuple(subject.planned))
 
-    def __init__(self, engine: sa.Engine, subject: Subject, *, seconds: float | None = None) -> None:
-        """`seconds`: no check begins later, and no statement takes longer than a quarter of that time."""
-        self._engine, self._subject = engine, subject
-        self._ends = math.inf if seconds is None else time.monotonic() + seconds
-        self._longest: float | None = (
-            SECONDS if seconds is None else seconds / 4
-        )  # of a statement; None: it is not limited
-        self._findings: list[Finding] = []
-        self._planned: list[Planned] = []
 
-    def run(self, *, analyze: bool = False) -> Explanation:
-        """All findings. `analyze`: claim once for real, and roll back. Raises ConnectionFailed."""
-        checks = {"plan": self._plans, **CHECKS, **({"row locks": claim_once} if analyze else {})}
-        backend = self._subject.backend
-        with connected(self._engine) as pooled:
-            connection = pooled.execution_options(isolation_level=backend.dialect.isolation)
-            connection.detach()  # it is not given back to the pool of the engine, because its settings are changed
-            with connection.begin():
-                is_ours = backend.dialect.sessions.is_as_greeted(connection)
-            if not (self._subject.inspection.limits_transaction or is_ours):
-                self._longest = None  # another client of a pooler would inherit the limit
-            for name, check in checks.items():
-                if time.monotonic() <= self._ends:
-                    self._add(connection, name, check)
-        return Explanation(backend.source.name, tuple(self._findings), tuple(self._planned))
-
-    def _add(self, connection: sa.Connection, name: str, check: Check) -> None:
-        """Add what a check finds, in a transaction that is rolled back. A refusal by the server ends no other check."""
-        try:
-            with connection.begin() as transaction:
-                if self._longest is not None:
-                    self._subject.inspection.limit_time(connection, self._longest)
-                self._findings.extend(check(connection, self._subject))
-                transaction.rollback()
-        except NotShown as hidden:
-            self._findings.append(Finding(name, "not known", f"not known, because {hidden}"))
-        except ClaimjobsError as error:
-            self._findings.append(Finding(name, "will not work", str(error)))
-        except sa.exc.DBAPIError as error:
-            if error.connection_invalidated:
-                raise
-            self._findings.append(Finding(name, "not known", f"not known, because {reason(error)}"))
-
-    def _plans(self, connection: sa.Connection, subject: Subject) -> Iterator[Finding]:
-        rows = subject.rows(connection)
-        self._planned, refused = plans(connection, subject, has_rows=rows > 0)
-        is_small, is_costly = rows < SMALL, any(found.costs for found in self._planned)
-        yield from (plan_finding(found, is_small=is_small) for found in self._planned)
-        if subject.backend.user_table is None:  # with a side-car the table must not be altered
-            yield index_finding(connection, subject, is_costly=is_costly, is_small=is_small)
-        yield rights_finding(refused)
+def _found(
+    name: str, check: Check, connection: sa.Connection, subject: Subject, *, longest: float | None
+) -> Iterable[Finding]:
+    """What a check finds, in a transaction that is rolled back. What the server refuses to show is a finding, too, and
+    ends no other check.
+    """
+    found: list[Finding] = []
+    try:
+        with connection.begin() as transaction:
+            if longest is not None:
+                subject.inspection.limit_time(connection, longest)
+            found.extend(check(connection, subject))
+            transaction.rollback()
+    except NotShown as hidden:
+        found.append(Finding(name, "not known", f"not known, because {hidden}"))
+    except ClaimjobsError as error:
+        found.append(Finding(name, "will not work", str(error)))
+    except sa.exc.DBAPIError as error:
+        if error.connection_invalidated:
+            raise
+        found.append(Finding(name, "not known", f"not known, because {reason(error)}"))
+    return found

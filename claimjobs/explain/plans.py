@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Final, NoReturn
 
 import sqlalchemy as sa
@@ -32,7 +32,7 @@ NOBODY: Final = 0
 """The id of no owner."""
 
 
-@dataclass(frozen=True)
+@dataclass
 class Subject:
     """What is explained: a queue's tables and statements, as it would claim."""
 
@@ -40,6 +40,8 @@ class Subject:
     plan: ClaimPlan
     settler: Settler
     liveness: Liveness
+    planned: list[Planned] = field(default_factory=list, init=False)
+    """The statements with their plans, from `plan_findings` on."""
 
     @property
     def inspection(self) -> Inspection:
@@ -53,18 +55,10 @@ class Subject:
         claim = self.plan.strategy.phases(owner, ClaimRequest(SIZE, SIZE), keys)
         return [*claim, *self.settler.phases(owner, keys)]
 
-    def some_owner(self, connection: sa.Connection) -> int:
-        """An owner that lives, or nobody. A planner may find out that a statement for a dead owner reaches no row."""
-        return (self.backend.by_lease and connection.scalar(samples.some_owner(self.backend.owners))) or NOBODY
-
     def some_keys(self, connection: sa.Connection) -> list[Key]:
         """The keys of a few rows."""
         rows = connection.execute(samples.keys(self.backend.source, self.backend.dialect), {"claimjobs_limit": FEW})
         return [key_of(row) for row in rows]
-
-    def rows(self, connection: sa.Connection) -> int:
-        """How many rows the table has, counted up to `SMALL`."""
-        return connection.scalar(samples.how_many(self.backend.source), {"claimjobs_limit": SMALL}) or 0
 
 
 class _Caught(Exception):
@@ -115,30 +109,39 @@ class Planned:
         return ", and ".join(costs)
 
 
-def plans(connection: sa.Connection, subject: Subject, *, has_rows: bool) -> tuple[list[Planned], list[str]]:
-    """The statements with their plans, and those that this user may not run, each with the reason: a database checks
-    that when it plans them. Without rows in the table there is no plan of a statement that needs keys.
+def plan_findings(connection: sa.Connection, subject: Subject) -> Iterator[Finding]:
+    """What the plan of each statement means, whether the index is there, and whether this user may run them all: a
+    database checks that when it plans them. Without rows in the table there is no plan of a statement that needs keys.
     """
-    found, refused, owner = [], list[str](), NOBODY
+    backend, refused, owner = subject.backend, list[str](), NOBODY
+    rows = connection.scalar(samples.how_many(backend.source), {"claimjobs_limit": SMALL}) or 0
     with _noted(connection, subject, "read the owners", refused):
-        owner = subject.some_owner(connection)
+        if backend.by_lease:  # a planner may find out that a statement for a dead owner reaches no row
+            owner = connection.scalar(samples.some_owner(backend.owners)) or NOBODY
     for phase in subject.phases(connection, owner):
         by_keys = any(isinstance(value, list) for value in phase.parameters.values())
         with _noted(connection, subject, phase.name, refused):
             sql, parameters = as_sent(connection, phase.statement, phase.parameters)
             plan = subject.inspection.plan(connection, sql, parameters)
-            if has_rows or not by_keys:
-                found.append(Planned(phase.name, sql, plan, by_keys))
-    if subject.backend.by_lease:
-        owners, columns = subject.backend.owners, subject.backend.owners.columns
-        row = sa.insert(owners).from_select(columns.keys(), sa.select(*columns).where(sa.false()))
+            if rows or not by_keys:
+                subject.planned.append(Planned(phase.name, sql, plan, by_keys))
+    if backend.by_lease:
+        columns = backend.owners.columns
+        row = sa.insert(backend.owners).from_select(columns.keys(), sa.select(*columns).where(sa.false()))
         with _noted(connection, subject, "register", refused):
             subject.inspection.plan(connection, *as_sent(connection, row))
-    if subject.backend.user_table is not None:  # the right to lock rows is checked when that is done
+    if backend.user_table is not None:  # the right to lock rows is checked when that is done
         with _noted(connection, subject, "lock rows", refused):
-            nothing = sa.select(*subject.backend.source.key).where(sa.false())
-            connection.execute(nothing.with_for_update()).close()
-    return found, refused
+            connection.execute(sa.select(*backend.source.key).where(sa.false()).with_for_update()).close()
+    yield from (_plan_finding(found, is_small=rows < SMALL) for found in subject.planned)
+    if backend.user_table is None:  # with a side-car the table must not be altered
+        yield _index_finding(connection, subject, is_small=rows < SMALL)
+    if refused:
+        says = f"this user may not {', '.join(refused)}, as a consumer must"
+        step = "explain with a consumer's account, or grant what docs/security.md has for one"
+        yield Finding("rights", "will not work", f"{says}: {step}")
+    else:
+        yield Finding("rights", "ok", "this user may read and write the table of jobs as it must")
 
 
 @contextmanager
@@ -155,32 +158,26 @@ def _noted(connection: sa.Connection, subject: Subject, name: str, refused: list
         pass
 
 
-def rights_finding(refused: Sequence[str]) -> Finding:
-    """Whether this user may run all statements."""
-    if not refused:
-        return Finding("rights", "ok", "this user may read and write the table of jobs as it must")
-    says = f"this user may not {', '.join(refused)}, as a consumer must"
-    step = "explain with a consumer's account, or grant what docs/security.md has for one"
-    return Finding("rights", "will not work", f"{says}: {step}")
-
-
-def plan_finding(found: Planned, *, is_small: bool) -> Finding:
-    """What a plan means."""
+def _plan_finding(found: Planned, *, is_small: bool) -> Finding:
     check = f"plan of {found.name}"
     if not found.reads:
         return Finding(check, "not known", "not known, because no owner lives for whom it could reach a row")
-    if not found.costs:
-        reads = ", ".join(map(_through, found.reads))
-        sorts = "" if any(read.are_small for read in found.reads) else ", and sorts nothing"
-        return Finding(check, "ok", f"it reads {reads}{sorts}")
-    if is_small:
+    if found.costs and is_small:
         return Finding(check, "ok", f"it {found.costs}: that costs little in a table as small as this one")
-    return Finding(check, "warning", f"it {found.costs}, each time: see the finding on the index")
+    if found.costs:
+        return Finding(check, "warning", f"it {found.costs}, each time: see the finding on the index")
+    reads = []
+    for read in found.reads:
+        by = f"through {read.index}" if read.index else "without an index"
+        reads.append(f"{read.table} {'as a whole, because little is in it,' if read.are_small else by}{_where(read)}")
+    sorts = "" if any(read.are_small for read in found.reads) else ", and sorts nothing"
+    return Finding(check, "ok", f"it reads {', '.join(reads)}{sorts}")
 
 
-def index_finding(connection: sa.Connection, subject: Subject, *, is_costly: bool, is_small: bool) -> Finding:
+def _index_finding(connection: sa.Connection, subject: Subject, *, is_small: bool) -> Finding:
     """Whether the table has the index that claims read. In any order that is the index of the default order."""
     source, selection = subject.backend.source, subject.plan.selection
+    is_costly = any(found.costs for found in subject.planned)
     keys = () if subject.backend.key_rows is None else subject.backend.key_rows.of_jobs
     lack = missing_index(connection, source, (*keys, *(selection.order or source.default_order)))
     if lack is not None and (is_costly or is_small):
@@ -199,13 +196,6 @@ def index_finding(connection: sa.Connection, subject: Subject, *, is_costly: boo
         says += ", but the plan does not use it: let the database learn about the table (ANALYZE), and put the columns "
         says += "of `where` into an index with the order"
     return Finding("index", "warning", says)
-
-
-def _through(read: TableRead) -> str:
-    by = f"through {read.index}" if read.index else "without an index"
-    if read.are_small:
-        by = "as a whole, because little is in it,"
-    return f"{read.table} {by}{_where(read)}"
 
 
 def _where(read: TableRead) -> str:

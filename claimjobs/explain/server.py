@@ -1,16 +1,22 @@
-"""What ends or delays claims beside their plans: settings, other primaries, snapshots, poolers."""
+"""What ends or delays claims beside their plans: settings, other primaries, snapshots, poolers; and what only a trial
+shows: whether the server runs every statement of a queue, and how many rows a claim locks.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from typing import Any, Final
+from collections.abc import Iterator
+from contextlib import suppress
+from typing import Final
 
 import sqlalchemy as sa
 
-from claimjobs.dialects.inspection import Finding
-from claimjobs.errors import StateMissing
-from claimjobs.explain.plans import Subject
-from claimjobs.statements import samples
+from claimjobs.claim.strategy import ClaimRequest
+from claimjobs.database.connect import connected, dotted
+from claimjobs.database.error_translation import reason
+from claimjobs.dialects.inspection import Finding, NotShown
+from claimjobs.errors import ClaimjobsError, ServerUnfit, StateMissing
+from claimjobs.explain.plans import NOBODY, SIZE, Subject, as_sent
+from claimjobs.statements import owners, samples
 from claimjobs.table.reflection import MARK_LOST, lost_mark
 from claimjobs.table.roles import AGAIN
 
@@ -20,6 +26,8 @@ SHOWN: Final = 3
 """So many of those who hold a snapshot are named, and so many values without a state."""
 LOOKED_AT: Final = 1_000
 """Rows whose state is looked at."""
+CONSTANT: Final = 10
+"""A claim may lock so many rows more than it takes, and read so many times as many rows."""
 
 
 def failures(connection: sa.Connection, subject: Subject) -> Iterator[Finding]:
@@ -40,31 +48,24 @@ def states(connection: sa.Connection, subject: Subject) -> Iterator[Finding]:
     if rows and all(row.state is None for row in rows):
         found = sorted("NULL" if row.value is None else repr(row.value) for row in rows)
         more = f" and {len(found) - SHOWN} more values" if len(found) > SHOWN else ""
+        known = ", ".join(f"{state}: {value!r}" for state, value in roles.state.values.items())
         says = (
-            f"no row has a value of {roles.status.name} that means a state ({_values(roles.state.values)}), as far as "
-            f"the first {LOOKED_AT:,} rows tell: they have {', '.join(found[:SHOWN])}{more}; nothing is claimed from "
-            "rows without a state: check [states] of the map"
+            f"no row has a value of {roles.status.name} that means a state ({known}), as far as the first "
+            f"{LOOKED_AT:,} rows tell: they have {', '.join(found[:SHOWN])}{more}; nothing is claimed from rows "
+            "without a state: check [states] of the map"
         )
         yield Finding("states", "warning", says)
 
 
-def _values(states: Mapping[str, Any]) -> str:
-    return ", ".join(f"{state}: {value!r}" for state, value in states.items())
-
-
-def isolation(connection: sa.Connection, subject: Subject) -> Iterator[Finding]:
-    """Which isolation a claim has, and other programs beside it."""
+def settings(connection: sa.Connection, subject: Subject) -> Iterator[Finding]:
+    """Which isolation a claim has, and other programs beside it; settings of the server that matter to claims."""
     level, dialect = connection.default_isolation_level or "not known", subject.backend.dialect
     says = f"a claim is {dialect.isolation}; sessions of this database are {level} if they choose nothing"
     if level in dialect.reads_that_lock:
         yield Finding("isolation", "warning", f"{says}: their plain reads lock the rows that they read, for claims too")
     else:
         yield Finding("isolation", "ok", says)
-
-
-def settings(connection: sa.Connection, subject: Subject) -> Iterator[Finding]:
-    """Settings of the server that matter to claims."""
-    return subject.inspection.settings(connection, by_lease=subject.backend.by_lease)
+    yield from subject.inspection.settings(connection, by_lease=subject.backend.by_lease)
 
 
 def time_limits(connection: sa.Connection, subject: Subject) -> Iterator[Finding]:
@@ -129,3 +130,83 @@ def wake(connection: sa.Connection, subject: Subject) -> Iterator[Finding]:
         yield Finding("wake", "ok", f"no pooler keeps `enqueue` from waking idle consumers{needs}")
         return
     yield Finding("wake", "warning", f"an idle consumer polls, and a killed one is found only by its lease: {why}")
+
+
+def require_capabilities(engine: sa.Engine, subject: Subject) -> None:
+    """Have the server plan each statement of a claim and a settle, and lock a row. Raises ServerUnfit.
+
+    A version says little about a server of another product that speaks the protocol: it may have no JSON_TABLE, lock no
+    rows in a statement over several shards, or read SKIP LOCKED and lock nothing. Any other error is left to the claim,
+    which says what it means.
+    """
+    dialect, lacking = subject.backend.dialect, ""
+    with connected(engine) as pooled:
+        connection = pooled.execution_options(isolation_level="AUTOCOMMIT")
+        for phase in subject.phases(connection):
+            try:
+                sql, parameters = as_sent(connection, phase.statement, phase.parameters)
+                # Options of EXPLAIN differ even between servers of one protocol.
+                connection.exec_driver_sql(f"EXPLAIN {sql}", parameters).close()
+            except sa.exc.DBAPIError as error:
+                if dialect.errors.code(error) in dialect.errors.lacking:
+                    lacking = f"{phase.name!r} does not work ({reason(error)})"
+                    break
+            except sa.exc.StatementError:  # a type that writes no NULL as a key: asked when the table has a row
+                pass
+    if not lacking and _locks_nothing(engine, subject):
+        lacking = "'SKIP LOCKED' does not work (two sessions locked one row at once)"
+    if lacking:
+        raise ServerUnfit(
+            f"no claim of table {subject.backend.source.name!r} can work on this server: {lacking}: choose "
+            f"{dialect.title} {dotted(dialect.oldest)} or later, or a service that has what docs/scaling.md names"
+        )
+
+
+def _locks_nothing(engine: sa.Engine, subject: Subject) -> bool:
+    """Whether two sessions lock one row of the table at once, so that two consumers would claim one job. A plan does
+    not show that.
+
+    False also if that cannot be tried: the table has no row that is free, this account may lock none, or a pooler may
+    let the second session wait for the end of the first. The locks last some milliseconds.
+    """
+    dialect, table = subject.backend.dialect, subject.backend.source
+    lock = samples.locked(table, dialect)
+    alone = sa.Engine(engine.pool.recreate(), engine.dialect, engine.url)  # the engine's pool may have no second one
+    try:
+        with suppress(sa.exc.DBAPIError, ClaimjobsError), connected(engine) as first, connected(alone) as second:
+            keys = {"claimjobs_keys": subject.some_keys(first)[:1]}
+            is_direct = dialect.sessions.is_as_greeted(first)
+            first.rollback()
+            both = [session.execution_options(isolation_level=dialect.isolation) for session in (first, second)]
+            free = keys["claimjobs_keys"] and is_direct
+            return bool(free) and all(session.execute(lock, keys).first() is not None for session in both)
+        return False
+    finally:
+        alone.dispose()
+
+
+def claim_once(connection: sa.Connection, subject: Subject) -> Iterator[Finding]:
+    """Claim in a transaction that the caller rolls back. Meanwhile other consumers skip the rows that it locks."""
+    inspection, backend, owner = subject.inspection, subject.backend, NOBODY
+    if backend.by_lease:  # nobody else sees this one
+        row = {"host": "", "pid": 0, "claims": backend.roles.claims, "lease": subject.liveness.lease}
+        [owner] = connection.execute(owners.register(backend.owners), row).inserted_primary_key or [NOBODY]
+    table = backend.source.table
+    before = inspection.rows_read(connection, table)
+    jobs = len(subject.plan.strategy.claim(connection, owner, ClaimRequest(SIZE, SIZE)).jobs)
+    read = inspection.rows_read(connection, table) - before
+    if not jobs:
+        raise NotShown("no job is due, or other consumers have locked all of them: there was none to claim")
+    says = f"a claim of {jobs} jobs reads {read:,} rows"
+    if read <= CONSTANT * (jobs + SIZE):
+        yield Finding("rows read", "ok", says)
+    else:
+        hint = "see the findings on the index, on old rows and on snapshots"
+        yield Finding("rows read", "warning", f"{says}: {hint}")
+    locks = inspection.row_locks(connection, table)
+    says = f"a claim of {jobs} jobs locks {locks:,} rows"
+    if locks <= jobs + CONSTANT:
+        yield Finding("row locks", "ok", says)
+    else:
+        hint = "other consumers skip all of them until it is committed; see the plan of what locks"
+        yield Finding("row locks", "warning", f"{says}: {hint}")

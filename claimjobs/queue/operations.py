@@ -191,7 +191,7 @@ class QueueOperations:
         The server plans each statement of a claim and a settle. Raises ServerUnfit if it does not have what one needs,
         ReadOnly if it takes no writes, and ClaimsDiffer if owners record their claims in another way.
         """
-        from claimjobs.explain.trials import require_capabilities  # noqa: PLC0415 - a claim needs none of it
+        from claimjobs.explain.server import require_capabilities  # noqa: PLC0415 - a claim needs none of it
 
         self._access.must_claim()
         self._access.check_connections()
@@ -221,7 +221,7 @@ class QueueOperations:
             subject = self._consumer.explained()
         except tuple(explainer.FATAL) as error:
             return explainer.cannot_work(name, error)
-        return explainer.Explainer(self.engine, subject, seconds=seconds).run(analyze=analyze)
+        return explainer.explain(self.engine, subject, analyze=analyze, seconds=seconds)
 
     # --- reclaiming ------------------------------------------------------------------------------------
 
