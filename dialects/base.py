@@ -22,6 +22,9 @@ from claimjobs.dialects.wake_trigger import WakeTrigger
 from claimjobs.dialects.waking import Waking
 
 Write = TypeVar("Write", sa.Update, sa.Delete, sa.Select[Any])
+Expression = sa.ColumnElement[Any]
+Expressions = Sequence[sa.ColumnElement[Any]]
+Condition = sa.ColumnElement[bool]
 Key = Any
 """A job's primary key: a value, or a tuple of values if the key has several columns."""
 
@@ -104,26 +107,24 @@ class Dialect:
 
     # --- conditions --------------------------------------------------------------------------------------
 
-    def later(self, now: sa.ColumnElement[Any], seconds: sa.ColumnElement[Any]) -> sa.ColumnElement[Any]:
+    def later(self, now: Expression, seconds: Expression) -> Expression:
         """The instant `seconds` after `now`, computed by the database."""
         raise NotImplementedError
 
-    def among(self, key: Sequence[sa.ColumnElement[Any]], parameter: str) -> sa.ColumnElement[bool]:
+    def among(self, key: Expressions, parameter: str) -> Condition:
         """`key IN (the values of this parameter)`, for one key column or several."""
         values: sa.BindParameter[Any] = sa.bindparam(parameter, expanding=True)
         return key[0].in_(values) if len(key) == 1 else sa.tuple_(*key).in_(values)
 
-    def among_some(self, key: Sequence[sa.ColumnElement[Any]], parameter: str) -> sa.ColumnElement[bool]:
+    def among_some(self, key: Expressions, parameter: str) -> Condition:
         """As `among`, for at least one value."""
         return self.among(key, parameter)
 
-    def as_filter(self, predicate: sa.ColumnElement[bool]) -> sa.ColumnElement[bool]:
+    def as_filter(self, predicate: Condition) -> Condition:
         """A predicate on rows that are found by their keys, written so that the planner uses no index for it."""
         return predicate.is_(sa.true()) if self.guesses_owners else predicate
 
-    def after_values(
-        self, columns: Sequence[sa.Column[Any]], values: Sequence[Any], *, falling: bool = False
-    ) -> sa.ColumnElement[bool]:
+    def after_values(self, columns: Expressions, values: Sequence[Any], *, falling: bool = False) -> Condition:
         """`(columns) > (values)`, or `<` if they fall, so that the search in an index over the columns begins there.
 
         Portable: written with AND and OR. Where the database `compares_rows`, every page would read the index from its
@@ -138,9 +139,7 @@ class Dialect:
         same = [column == value for column, value in zip(columns, values, strict=True)]
         return sa.or_(*(sa.and_(*same[:place], larger[place]) for place in range(len(larger))))
 
-    def with_values(
-        self, columns: Sequence[sa.ColumnElement[Any]], values: Sequence[sa.ColumnElement[Any]]
-    ) -> sa.ColumnElement[bool]:
+    def with_values(self, columns: Expressions, values: Expressions) -> Condition:
         """`(columns) = (values)` for a search through an index that has the rows of these values in order.
 
         After `=` the planner of a database that `compares_rows` takes the columns for constants, and may read an index
@@ -159,11 +158,11 @@ class Dialect:
         None: the column is read as it is."""
         return None
 
-    def joined(self, columns: Sequence[sa.ColumnElement[Any]]) -> sa.ColumnElement[str]:
+    def joined(self, columns: Expressions) -> sa.ColumnElement[str]:
         """Such columns as one text: their values with commas between them, and an empty value for NULL."""
         raise NotImplementedError
 
-    def readable(self, key: Sequence[sa.Column[Any]]) -> Sequence[sa.ColumnElement[bool]]:
+    def readable(self, key: Expressions) -> Sequence[Condition]:
         """The predicates of a row whose key Python can hold; none if it can hold all values of these types."""
         return ()
 
@@ -183,28 +182,26 @@ class Dialect:
         few = sa.func.unnest(*map(self.array, rows.c)).table_valued(*names, with_ordinality=place, name="few")
         return few.render_derived()
 
-    def array(self, column: sa.ColumnElement[Any]) -> sa.ColumnElement[Any]:
+    def array(self, column: Expression) -> Expression:
         """All values of a column of a CTE, as one value."""
         return sa.func.array(sa.select(column).scalar_subquery(), type_=sa.ARRAY(column.type))
 
     # --- keys as JSON ------------------------------------------------------------------------------------
 
-    def json_of_keys(self, key: Sequence[sa.Column[Any]], parameter: str) -> sa.ColumnElement[Any]:
+    def json_of_keys(self, key: Expressions, parameter: str) -> Expression:
         """The keys of this parameter as one JSON document."""
         raise NotImplementedError
 
-    def json_of_rows(self, key: Sequence[sa.ColumnElement[Any]]) -> sa.ColumnElement[Any]:
+    def json_of_rows(self, key: Expressions) -> Expression:
         """The keys of all rows of a query as one JSON document, where the database `pipelines`."""
         raise NotImplementedError
 
-    def keys_in_json(
-        self, document: sa.Column[Any], key: Sequence[sa.Column[Any]]
-    ) -> tuple[sa.FromClause, Sequence[sa.ColumnElement[Any]]]:
+    def keys_in_json(self, document: sa.Column[Any], key: Expressions) -> tuple[sa.FromClause, Expressions]:
         """The keys in a column of such documents: a table with a row for each, and its expressions for `key`."""
         raise NotImplementedError
 
     def keys_listed(
-        self, rows: sa.Table, document: sa.Column[Any], key: Sequence[sa.Column[Any]], predicate: sa.ColumnElement[bool]
+        self, rows: sa.Table, document: sa.Column[Any], key: Expressions, predicate: Condition
     ) -> sa.Select[Any]:
         """All keys in the documents of the rows that meet a predicate."""
         listed, values = self.keys_in_json(document, key)
@@ -213,11 +210,7 @@ class Dialect:
     # --- finding and locking rows ------------------------------------------------------------------------
 
     def only_candidates(
-        self,
-        jobs: sa.Select[Any],
-        key: Sequence[sa.Column[Any]],
-        order: Sequence[sa.ColumnElement[Any]],
-        index: str | None,
+        self, jobs: sa.Select[Any], key: Expressions, order: Expressions, index: str | None
     ) -> sa.Select[Any]:
         """Restrict a select to the candidates (parameter `candidates`), in their order.
 
@@ -235,7 +228,7 @@ class Dialect:
         """
         raise NotImplementedError
 
-    def restrict_to_keys(self, statement: Write, key: Sequence[sa.Column[Any]], index: str | None) -> Write:
+    def restrict_to_keys(self, statement: Write, key: Expressions, index: str | None) -> Write:
         """Restrict a statement about one table to the rows of the parameter `keys`, and lock no other rows.
 
         The statement finds them through this index, whose first columns are the key's; None: the primary key.
@@ -254,11 +247,11 @@ class Dialect:
     def upsert(
         self,
         table: sa.Table,
-        columns: Sequence[sa.Column[Any]],
+        columns: Expressions,
         rows: sa.Select[Any],
         *,
         values: Mapping[sa.Column[Any], Any],
-        guard: sa.ColumnElement[bool],
+        guard: Condition,
     ) -> sa.Executable:
         """Insert `rows` into these columns of a table. An existing row with the same primary key stays as it is.
 
@@ -266,7 +259,7 @@ class Dialect:
         """
         raise NotImplementedError
 
-    def insert_unless_there(self, table: sa.Table, columns: Sequence[sa.Column[Any]]) -> sa.Insert:
+    def insert_unless_there(self, table: sa.Table, columns: Expressions) -> sa.Insert:
         """An INSERT that leaves out a row if the table has one with its values of these columns.
 
         It needs `skips_duplicates`. It waits for rows that another transaction has inserted and not committed.

@@ -10,7 +10,7 @@ import sqlalchemy as sa
 from sqlalchemy.dialects import mysql
 from sqlalchemy.ext.compiler import compiles
 
-from claimjobs.dialects.base import Dialect, Write
+from claimjobs.dialects.base import Condition, Dialect, Expression, Expressions, Write
 from claimjobs.dialects.key_locks import NamedKeyLocks
 from claimjobs.dialects.lexis import STANDARD_QUOTES, Lexis
 from claimjobs.dialects.mysql.errors import MariaDBErrors, MySQLErrors
@@ -57,7 +57,7 @@ def _straight(rows: sa.Select[Any], join: sa.Join, index: str | None) -> sa.Sele
     return rows.select_from(join).prefix_with("STRAIGHT_JOIN").with_hint(join.right, _force(index))
 
 
-def _type(column: sa.Column[Any]) -> str:
+def _type(column: Expression) -> str:
     """The type of a key within JSON_TABLE, which has no UUID. JSON holds no bytes, so they are sent as hex."""
     stored = stored_type(column.type, _HERE)
     if _is_binary(column):
@@ -69,7 +69,7 @@ def _type(column: sa.Column[Any]) -> str:
     return f"{name} COLLATE {PREPARER.quote(collation)}" if collation else name
 
 
-def _is_binary(column: sa.ColumnElement[Any]) -> bool:
+def _is_binary(column: Expression) -> bool:
     return isinstance(stored_type(column.type, _HERE), sa.LargeBinary | sa.BINARY | sa.VARBINARY)
 
 
@@ -117,7 +117,7 @@ class MySQL(Dialect):
 
     # --- conditions --------------------------------------------------------------------------------------
 
-    def among_some(self, key: Sequence[sa.ColumnElement[Any]], parameter: str) -> sa.ColumnElement[bool]:
+    def among_some(self, key: Expressions, parameter: str) -> Condition:
         """PyMySQL writes a list of values into the statement. SQLAlchemy makes a parameter of each, which is a tenth
         of a client's work for a job.
         """
@@ -128,7 +128,7 @@ class MySQL(Dialect):
         )
         return (key[0] if len(key) == 1 else sa.tuple_(*key)).bool_op("IN")(listed)
 
-    def later(self, now: sa.ColumnElement[Any], seconds: sa.ColumnElement[Any]) -> sa.ColumnElement[Any]:
+    def later(self, now: Expression, seconds: Expression) -> Expression:
         # In microseconds: INTERVAL n SECOND would round a fraction given as a parameter.
         return sa.func.timestampadd(sa.text("MICROSECOND"), seconds * 1_000_000, now)
 
@@ -142,7 +142,7 @@ class MySQL(Dialect):
             return int
         return _instant if isinstance(column.type, sa.DateTime | Instant) else None
 
-    def joined(self, columns: Sequence[sa.ColumnElement[Any]]) -> sa.ColumnElement[str]:
+    def joined(self, columns: Expressions) -> sa.ColumnElement[str]:
         # An empty text that MariaDB's EMPTY_STRING_IS_NULL does not read as NULL.
         nothing: sa.ColumnElement[str] = sa.literal_column("space(0)")
         values = [sa.func.ifnull(one, nothing) if getattr(one, "nullable", True) else one for one in columns]
@@ -150,12 +150,12 @@ class MySQL(Dialect):
 
     # --- keys as JSON ------------------------------------------------------------------------------------
 
-    def json_of_keys(self, key: Sequence[sa.Column[Any]], parameter: str) -> sa.ColumnElement[Any]:
+    def json_of_keys(self, key: Expressions, parameter: str) -> Expression:
         return sa.bindparam(parameter, type_=JsonKeys(_HERE, tuple(column.type for column in key)))
 
     def keys_in_json(
-        self, document: sa.ColumnElement[Any], key: Sequence[sa.Column[Any]], name: str = "claimjobs_listed"
-    ) -> tuple[sa.TableValuedAlias, Sequence[sa.ColumnElement[Any]]]:
+        self, document: Expression, key: Expressions, name: str = "claimjobs_listed"
+    ) -> tuple[sa.TableValuedAlias, Expressions]:
         # They are in their order. A user's predicate in the same WHERE may name columns without their table: so these
         # names are unusual.
         names = [f"claimjobs_k{i}" for i in range(len(key))]
@@ -165,28 +165,15 @@ class MySQL(Dialect):
         values = [sa.func.unhex(one) if _is_binary(column) else one for one, column in zip(given.c, key, strict=True)]
         return given, [sa.type_coerce(value, column.type) for value, column in zip(values, key, strict=True)]
 
-    def _keys_table(
-        self, key: Sequence[sa.Column[Any]], parameter: str
-    ) -> tuple[sa.TableValuedAlias, sa.ColumnElement[bool]]:
+    def _keys_table(self, key: Expressions, parameter: str) -> tuple[sa.TableValuedAlias, Condition]:
         """The keys of a parameter as a table, and the condition that joins it to the table of the jobs."""
         given, values = self.keys_in_json(self.json_of_keys(key, parameter), key, "candidate")
         return given, sa.and_(*(column == value for column, value in zip(key, values, strict=True)))
 
-    def _joined(
-        self, rows: sa.Select[Any], key: Sequence[sa.Column[Any]], parameter: str, index: str | None
-    ) -> sa.Select[Any]:
-        """A select of the rows whose keys are in this parameter, in the order of the keys."""
-        given, matches = self._keys_table(key, parameter)
-        return _straight(rows, given.join(key[0].table, matches), index)
-
     # --- finding and locking rows ------------------------------------------------------------------------
 
     def only_candidates(
-        self,
-        jobs: sa.Select[Any],
-        key: Sequence[sa.Column[Any]],
-        order: Sequence[sa.ColumnElement[Any]],
-        index: str | None,
+        self, jobs: sa.Select[Any], key: Expressions, order: Expressions, index: str | None
     ) -> sa.Select[Any]:
         """Read the candidates as a table, in their order, and find each row by its primary key.
 
@@ -197,7 +184,8 @@ class MySQL(Dialect):
         The index is forced, because a table that seems small is otherwise read whole, in its own order.
         """
         del order  # the candidates are in this order
-        return self._joined(jobs, key, "claimjobs_candidates", index)
+        given, matches = self._keys_table(key, "claimjobs_candidates")
+        return _straight(jobs, given.join(key[0].table, matches), index)
 
     def lock_in_order(self, wanted: sa.Select[Any], join: sa.Join, limit: Any, index: str | None) -> sa.Select[Any]:
         """As `only_candidates`, but the candidates do not leave the server.
@@ -208,7 +196,7 @@ class MySQL(Dialect):
         found = _straight(wanted, join, index)
         return found.limit(limit).with_for_update(skip_locked=True, of=join.right)
 
-    def restrict_to_keys(self, statement: Write, key: Sequence[sa.Column[Any]], index: str | None) -> Write:
+    def restrict_to_keys(self, statement: Write, key: Expressions, index: str | None) -> Write:
         """Read the keys as a table, and find each row by the index.
 
         For `WHERE id IN (...)` the planner may choose another index and lock the rows that it reads there. Even with a
@@ -216,11 +204,11 @@ class MySQL(Dialect):
         tests/conformance/test_locks.py). An UPDATE at READ COMMITTED has only the first problem: it does not wait for a
         row before it knows that it wants it. But in a join it locks the rows that its subqueries read.
         """
-        if isinstance(statement, sa.Select):
-            return self._joined(statement, key, "claimjobs_keys", index)
         if isinstance(statement, sa.Update):
             return self.by_key(statement.where(self.among_some(key, "claimjobs_keys")), index)
         given, matches = self._keys_table(key, "claimjobs_keys")
+        if isinstance(statement, sa.Select):
+            return _straight(statement, given.join(key[0].table, matches), index)
         return statement.where(matches).with_hint(_force(index), selectable=given, dialect_name="*")
 
     def by_key(self, statement: Write, index: str | None) -> Write:
@@ -236,11 +224,11 @@ class MySQL(Dialect):
     def upsert(
         self,
         table: sa.Table,
-        columns: Sequence[sa.Column[Any]],
+        columns: Expressions,
         rows: sa.Select[Any],
         *,
         values: Mapping[sa.Column[Any], Any],
-        guard: sa.ColumnElement[bool],
+        guard: Condition,
     ) -> sa.Executable:
         """ON DUPLICATE KEY UPDATE has no WHERE: a row that does not meet the guard is written as it was.
 

@@ -9,6 +9,7 @@ import sqlalchemy as sa
 from sqlalchemy.dialects import postgresql
 from sqlalchemy.dialects.postgresql import psycopg
 
+from claimjobs.dialects.base import Condition, Expression, Expressions
 from claimjobs.dialects.key_locks import NumberedKeyLocks
 from claimjobs.dialects.lexis import LETTER, STANDARD_QUOTES, Lexis
 from claimjobs.dialects.postgres.errors import PostgresErrors
@@ -43,14 +44,14 @@ class _WholeNumbers(sa.types.UserDefinedType[Sequence[int]]):
         return _array_text
 
 
-def _values_of(listed: sa.ColumnElement[Any], key: Sequence[sa.ColumnElement[Any]]) -> Sequence[sa.ColumnElement[Any]]:
+def _values_of(listed: Expression, key: Expressions) -> Expressions:
     """The values of a key: an element of a JSON array, as text if the key has one column."""
     if len(key) == 1:
         return [_of_text(listed, key[0])]
     return [_of_text(listed.op("->>")(i), column) for i, column in enumerate(key)]
 
 
-def _of_text(text: sa.ColumnElement[Any], column: sa.ColumnElement[Any]) -> sa.ColumnElement[Any]:
+def _of_text(text: Expression, column: Expression) -> Expression:
     """The value of a key, from a text in JSON."""
     stored = stored_type(column.type, _HERE)
     if _is_binary(column):
@@ -62,7 +63,7 @@ def _of_text(text: sa.ColumnElement[Any], column: sa.ColumnElement[Any]) -> sa.C
     return sa.type_coerce(sa.cast(text, stored), column.type)
 
 
-def _is_binary(column: sa.ColumnElement[Any]) -> bool:
+def _is_binary(column: Expression) -> bool:
     return isinstance(stored_type(column.type, _HERE), sa.LargeBinary)
 
 
@@ -118,10 +119,10 @@ class Postgres(PsycopgRows):
 
     # --- conditions --------------------------------------------------------------------------------------
 
-    def later(self, now: sa.ColumnElement[Any], seconds: sa.ColumnElement[Any]) -> sa.ColumnElement[Any]:
+    def later(self, now: Expression, seconds: Expression) -> Expression:
         return now + sa.func.make_interval(0, 0, 0, 0, 0, 0, seconds, type_=sa.Interval)
 
-    def among(self, key: Sequence[sa.ColumnElement[Any]], parameter: str) -> sa.ColumnElement[bool]:
+    def among(self, key: Expressions, parameter: str) -> Condition:
         """The values are one array: one parameter, and one prepared statement, for any number of values.
 
         An IN list of 100 costs more in the client than the statement costs in the server. Keys of several columns are
@@ -133,7 +134,7 @@ class Postgres(PsycopgRows):
             return key[0] == sa.any_(sa.bindparam(parameter, type_=array))
         listed, values = self.keys_in_json(self.json_of_keys(key, parameter), key)
 
-        def of_all(value: sa.ColumnElement[Any]) -> sa.ColumnElement[Any]:
+        def of_all(value: Expression) -> Expression:
             return sa.select(value).select_from(listed).scalar_subquery()
 
         # The first column alone leads to the rows: for an array the planner expects ten values, and uses the index,
@@ -150,23 +151,21 @@ class Postgres(PsycopgRows):
 
     # --- keys as JSON ------------------------------------------------------------------------------------
 
-    def json_of_keys(self, key: Sequence[sa.ColumnElement[Any]], parameter: str) -> sa.ColumnElement[Any]:
+    def json_of_keys(self, key: Expressions, parameter: str) -> Expression:
         keys = sa.bindparam(parameter, type_=JsonKeys(_HERE, tuple(column.type for column in key)))
         return sa.cast(keys, postgresql.JSONB)
 
-    def json_of_rows(self, key: Sequence[sa.ColumnElement[Any]]) -> sa.ColumnElement[Any]:
+    def json_of_rows(self, key: Expressions) -> Expression:
         parts = [sa.func.encode(part, "hex") if _is_binary(part) else part for part in key]
         return sa.func.jsonb_agg(parts[0] if len(parts) == 1 else sa.func.jsonb_build_array(*parts))
 
-    def keys_in_json(
-        self, document: sa.ColumnElement[Any], key: Sequence[sa.ColumnElement[Any]]
-    ) -> tuple[sa.FromClause, Sequence[sa.ColumnElement[Any]]]:
+    def keys_in_json(self, document: Expression, key: Expressions) -> tuple[sa.FromClause, Expressions]:
         elements = sa.func.jsonb_array_elements if len(key) > 1 else sa.func.jsonb_array_elements_text
         listed = elements(document).table_valued("value", name="claimjobs_listed")
         return listed, _values_of(listed.c.value, key)
 
     def keys_listed(
-        self, rows: sa.Table, document: sa.Column[Any], key: Sequence[sa.Column[Any]], predicate: sa.ColumnElement[bool]
+        self, rows: sa.Table, document: sa.Column[Any], key: Expressions, predicate: Condition
     ) -> sa.Select[Any]:
         # As an array, of which the planner expects ten values. After an ANALYZE it may expect a million keys in a few
         # dead rows, and then a NOT IN compares each job with all keys, because it expects no hash table to hold them.
@@ -181,11 +180,11 @@ class Postgres(PsycopgRows):
     def upsert(
         self,
         table: sa.Table,
-        columns: Sequence[sa.Column[Any]],
+        columns: Expressions,
         rows: sa.Select[Any],
         *,
         values: Mapping[sa.Column[Any], Any],
-        guard: sa.ColumnElement[bool],
+        guard: Condition,
     ) -> sa.Executable:
         insert = postgresql.insert(table).from_select([column.name for column in columns], rows)
         if not values:
@@ -193,5 +192,5 @@ class Postgres(PsycopgRows):
         written = {column.name: value for column, value in values.items()}
         return insert.on_conflict_do_update(index_elements=table.primary_key, set_=written, where=guard)
 
-    def insert_unless_there(self, table: sa.Table, columns: Sequence[sa.Column[Any]]) -> sa.Insert:
+    def insert_unless_there(self, table: sa.Table, columns: Expressions) -> sa.Insert:
         return postgresql.insert(table).on_conflict_do_nothing(index_elements=columns)

@@ -19,7 +19,7 @@ from uuid import UUID
 
 import sqlalchemy as sa
 
-from claimjobs.dialects.base import Dialect
+from claimjobs.dialects.base import Condition, Dialect, Expressions
 from claimjobs.dialects.postgres.sessions import PREPARER
 from claimjobs.job import PartlyRead, UnreadableValue
 
@@ -122,7 +122,7 @@ class PsycopgRows(Dialect):
 
     copies = True
 
-    def readable(self, key: Sequence[sa.Column[Any]]) -> Sequence[sa.ColumnElement[bool]]:
+    def readable(self, key: Expressions) -> Sequence[Condition]:
         # Python has neither 'infinity' nor years BC. In some time zones it lacks the first or the last day.
         found = []
         for column in key:
