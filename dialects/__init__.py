@@ -9,8 +9,7 @@ from claimjobs.dialects.key_locks import Lock
 from claimjobs.dialects.lexis import Lexis
 from claimjobs.dialects.mysql import MariaDB, MySQL
 from claimjobs.dialects.postgres import Postgres
-from claimjobs.dialects.wake_trigger import WakeTrigger
-from claimjobs.dialects.waking import Listener
+from claimjobs.dialects.waking import Listener, WakeTrigger
 
 DIALECTS: dict[str, type[Dialect]] = {"postgresql": Postgres, "mysql": MySQL, "mariadb": MariaDB}
 

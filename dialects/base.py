@@ -18,8 +18,7 @@ from claimjobs.dialects.key_locks import KeyLocks
 from claimjobs.dialects.lexis import Lexis
 from claimjobs.dialects.sessions import ISOLATION, Sessions
 from claimjobs.dialects.table_rules import TableRules
-from claimjobs.dialects.wake_trigger import WakeTrigger
-from claimjobs.dialects.waking import Waking
+from claimjobs.dialects.waking import WakeTrigger, Waking
 
 Write = TypeVar("Write", sa.Update, sa.Delete, sa.Select[Any])
 Expression = sa.ColumnElement[Any]

@@ -19,7 +19,7 @@ from claimjobs.dialects.postgres.sessions import PostgresSessions
 from claimjobs.dialects.postgres.table_rules import PostgresTableRules
 from claimjobs.dialects.postgres.waking import PostgresWaking
 from claimjobs.dialects.types import JsonKeys, stored_type
-from claimjobs.dialects.wake_trigger import WakeTrigger
+from claimjobs.dialects.waking import WakeTrigger
 
 _HERE: Final = psycopg.dialect()  # type: ignore[no-untyped-call]
 

@@ -10,8 +10,7 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from claimjobs.dialects.wake_trigger import CHANNEL, FULL
-from claimjobs.dialects.waking import Waking
+from claimjobs.dialects.waking import CHANNEL, FULL, Waking
 
 
 class _NotificationListener:

@@ -63,7 +63,7 @@ TARGETS: Final[dict[str, tuple[str, str]]] = {
         "test_reclaim",
     ),
     "dialects": (
-        "dialects/base dialects/sessions dialects/error_codes dialects/key_locks dialects/wake_trigger "
+        "dialects/base dialects/sessions dialects/error_codes dialects/key_locks dialects/waking "
         "dialects/mysql/dialect dialects/mysql/errors dialects/mysql/sessions "
         "dialects/mysql/waking dialects/mysql/table_rules "
         "dialects/postgres/dialect dialects/postgres/errors dialects/postgres/sessions "
