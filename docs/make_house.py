@@ -26,7 +26,6 @@ SEAMS: Final = frozenset(
         "claimjobs/batch/open_transaction.py",
         "claimjobs/claim/choose_strategy.py",
         "claimjobs/claim/record.py",
-        "claimjobs/claim/side_car.py",
         "claimjobs/lease/lease_hold.py",
         "claimjobs/lease/transaction_hold.py",
         "claimjobs/settle/outcome_table.py",

@@ -9,10 +9,10 @@ from typing import Any, Final
 
 import sqlalchemy as sa
 
-from claimjobs.claim.one_statement import SETTLED_COLUMNS, OneStatement
+from claimjobs.claim.locking import TwoPhases
+from claimjobs.claim.one_statement import OneStatement
 from claimjobs.claim.record import NUMBERS
 from claimjobs.claim.strategy import NOTHING, ClaimRequest, ClaimResult, ClaimStrategy
-from claimjobs.claim.two_phases import TwoPhases
 from claimjobs.database.compiled_statement import CompiledStatement, PlainReader, Sent, rows_together
 from claimjobs.database.transactions import commits_by_itself
 from claimjobs.dialects import Key
@@ -35,10 +35,8 @@ class SettleAndClaim:
 
     def __init__(self, settler: Settler, strategy: ClaimStrategy) -> None:
         self._settler, self._strategy = settler, strategy
-        self._one = strategy if isinstance(strategy, OneStatement) and settler.in_one is not None else None
-        if self._one is not None:
-            self._columns = SETTLED_COLUMNS + self._one.key_columns
-            self._statement = self._one.statement(self._columns, settler.in_one)
+        settle = settler.in_one
+        self._one = strategy.settling(settle) if isinstance(strategy, OneStatement) and settle is not None else None
         self._claim = strategy.at_once if isinstance(strategy, TwoPhases) and settler.settle_batch is not None else None
         if self._claim is not None and settler.settle_batch is not None:
             self._settle = CompiledStatement(settle_and_check(settler.settle_batch, self._claim.claim_rows))
@@ -70,19 +68,19 @@ class SettleAndClaim:
         return unwritten, self._strategy.claim(connection, me, request)
 
     def _in_one_statement(
-        self, one: OneStatement, connection: sa.Connection, me: int, request: ClaimRequest, *, outcomes: Outcomes
+        self, statement: OneStatement, connection: sa.Connection, me: int, request: ClaimRequest, *, outcomes: Outcomes
     ) -> tuple[set[Key], ClaimResult]:
-        statement, done = self._statement, outcomes.done
+        done = outcomes.done
         given = {**statement.parameters(me, request), "claimjobs_keys": done, "claimjobs_meant": len(done)}
         rows = statement.of(request).rows(connection, given, statement.reader)
-        count, *keys = rows[0][: self._columns]
+        count, *keys = rows[0][: statement.settled_columns]
         settled = settled_by_the_dead(count) if count < 0 else count
         unwritten: set[Key] = set()
         if settled < len(done):
             unwritten = self._settler.missing(done, set(keys[0] if len(keys) == 1 else zip(*keys, strict=True)))
         if count < 0:  # the owner was declared dead: the settle stands, and the next claim registers a new id
             return unwritten, NOTHING
-        return unwritten, one.result(connection, statement, rows, owner=me, request=request)
+        return unwritten, statement.result(connection, rows, request, owner=me)
 
     def _in_one_round_trip(
         self, connection: sa.Connection, me: int, request: ClaimRequest, *, owner: int, outcomes: Outcomes

@@ -7,9 +7,9 @@ from typing import Any
 
 import sqlalchemy as sa
 
+from claimjobs.claim.candidates import WrittenClaim, can_be_committed_unread
 from claimjobs.claim.row_reader import RowReader
 from claimjobs.claim.strategy import NOTHING, ClaimRequest, ClaimResult
-from claimjobs.claim.written_claim import WrittenClaim, can_be_committed_unread
 from claimjobs.database.compiled_statement import CompiledStatement
 from claimjobs.statements.claim import claim_batch
 from claimjobs.statements.find import SIZE, KeysetOrder, Selection, keyset_order_of

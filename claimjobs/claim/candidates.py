@@ -1,23 +1,30 @@
-"""Candidates, where a claim reads their keys first. OneStatement and FindAndLock choose them within their statement."""
+"""What the ways to claim share: statements that begin at a place in the order, candidates, and groups of suspects."""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import cached_property
 from typing import Any, Final, Generic, TypeVar
 
 import sqlalchemy as sa
 
-from claimjobs.claim.row_reader import RowReader
-from claimjobs.claim.strategy import After, ClaimRequest, Phase
-from claimjobs.dialects import Dialect, Key
+from claimjobs.claim.row_reader import AS_IT_IS, RowReader
+from claimjobs.claim.strategy import After, ClaimRequest, ClaimResult, Phase
+from claimjobs.database.compiled_statement import CompiledStatement
+from claimjobs.database.transactions import lost_if_it_fails
+from claimjobs.dialects import Key
 from claimjobs.errors import KeyUnfit, Unreadable, key_unequal
 from claimjobs.job import Job, key_of
 from claimjobs.statements.find import KeysetOrder, Selection, find, how_many, keyset_order_of, last_candidate
 from claimjobs.statements.settle import still_there
 from claimjobs.table.backend import Backend
 from claimjobs.table.roles import ColumnRoles
+
+SOME: Final = 10
+"""How many rows `check_that_keys_find` reads."""
+READABLE: Final = (sa.Integer, sa.Numeric, sa.String, sa.Uuid, sa.LargeBinary)
+"""Types of which Python can hold every value, as the driver reads it."""
 
 Statement = TypeVar("Statement")
 
@@ -28,10 +35,11 @@ class CursorStatement(ABC, Generic[Statement]):
     Each form is built when a request needs it first.
     """
 
-    def __init__(self, selection: Selection, dialect: Dialect) -> None:
+    def __init__(self, backend: Backend, selection: Selection) -> None:
+        self._backend, self._roles, self._selection = backend, backend.roles, selection
         self.keyset_order = keyset_order_of(selection)
         """The order, if a claim can begin anywhere in it."""
-        self._selection, self._dialect = selection, dialect
+        self._built: dict[bool, Statement] = {}
 
     @abstractmethod
     def build(self, selection: Selection) -> Statement:
@@ -39,26 +47,16 @@ class CursorStatement(ABC, Generic[Statement]):
 
     def of(self, request: ClaimRequest) -> Statement:
         """The form for this request."""
-        return self._from_head if request.after is None else self._after_place
-
-    @cached_property
-    def _from_head(self) -> Statement:
-        return self.build(self._selection)
-
-    @cached_property
-    def _after_place(self) -> Statement:
-        order = self.keyset_order
-        return self._from_head if order is None else self.build(order.after(self._selection, self._dialect))
+        from_head = request.after is None or self.keyset_order is None
+        if from_head not in self._built:
+            after = None if from_head else self.keyset_order
+            selection = self._selection if after is None else after.after(self._selection, self._backend.dialect)
+            self._built[from_head] = self.build(selection)
+        return self._built[from_head]
 
 
 class CandidateFinder(CursorStatement[sa.Select[Any]]):
     """Phase 1 as a statement of its own: it reads the keys of candidates, and locks nothing."""
-
-    def __init__(self, backend: Backend, selection: Selection) -> None:
-        super().__init__(selection, backend.dialect)
-        self._roles = backend.roles
-        source, columns = backend.source, () if self.keyset_order is None else self.keyset_order.columns
-        self._places = backend.dialect.restrict_to_keys(sa.select(*columns), source.key, source.key_index)
 
     def build(self, selection: Selection) -> sa.Select[Any]:
         return find(self._roles, selection)
@@ -72,13 +70,16 @@ class CandidateFinder(CursorStatement[sa.Select[Any]]):
 
         Sent only if others have locked all candidates: the search goes on after this place.
         """
-        if self.keyset_order is None:
+        order, source = self.keyset_order, self._backend.source
+        if order is None:
             return None
         given = {**request.find_parameters, "claimjobs_skipped": request.limit - 1}
         row = connection.execute(last_candidate(self.of(request)), given).first()
-        keys = {"claimjobs_keys": [] if row is None else [key_of(row[:-1])]}
-        found = connection.execute(self._places, keys).mappings().first() if row is not None else None
-        return None if found is None else self.keyset_order.place(dict(found))
+        if row is None:
+            return None
+        places = self._backend.dialect.restrict_to_keys(sa.select(*order.columns), source.key, source.key_index)
+        found = connection.execute(places, {"claimjobs_keys": [key_of(row[:-1])]}).mappings().first()
+        return None if found is None else order.place(dict(found))
 
     def phase(self, request: ClaimRequest) -> Phase:
         """The statement, for `explain`."""
@@ -88,17 +89,61 @@ class CandidateFinder(CursorStatement[sa.Select[Any]]):
 class CandidateCount(CursorStatement[sa.Select[Any]]):
     """Counts candidates. Sent after a claim that got fewer jobs than it wanted: that one went through all of them."""
 
-    def __init__(self, backend: Backend, selection: Selection) -> None:
-        super().__init__(selection, backend.dialect)
-        self._roles = backend.roles
-
     def build(self, selection: Selection) -> sa.Select[Any]:
         return how_many(self._roles, selection)
 
-    def count(self, connection: sa.Connection, request: ClaimRequest, at_least: int = 0) -> int:
-        """How many candidates there are. `at_least`: so many are known; some may have gone since."""
+    def count(self, connection: sa.Connection, request: ClaimRequest) -> int:
+        """How many candidates there are."""
         count: int = connection.execute(self.of(request), request.find_parameters).scalar_one()
-        return max(count, at_least)
+        return count
+
+
+class WrittenClaim(CursorStatement[CompiledStatement]):
+    """A claim in one statement, which finds, locks and records jobs. It may be committed before its result is read."""
+
+    def __init__(self, backend: Backend, selection: Selection, reader: RowReader) -> None:
+        super().__init__(backend, selection)
+        self.reader = reader
+
+    def values_of(self, owner: int) -> Mapping[str, Any]:
+        """The values of the columns that the statement writes, which it does not return."""
+        del owner
+        return AS_IT_IS
+
+    def parameters(self, owner: int, request: ClaimRequest) -> dict[str, Any]:
+        """Of the statement for this request."""
+        return {"claimjobs_me": owner, "claimjobs_size": request.size, **(request.after or {})}
+
+    def result(
+        self, connection: sa.Connection, rows: Sequence[Any], request: ClaimRequest, *, owner: int
+    ) -> ClaimResult:
+        """The result of a claim that returned these rows. A claim of nothing has one, in which the job is NULL."""
+        claimed = [] if self.reader.is_none(rows[0]) else rows
+        jobs = self.reader.jobs(claimed, self.values_of(owner))
+        check_keys(self._roles, jobs)
+        group_size = self.reader.group_sizes(claimed[:1])[0] if claimed else 0
+        is_full = len(claimed) == at_most(request.size, group_size)
+        with lost_if_it_fails(connection):  # jobs that are claimed now are candidates no more
+            examined = len(claimed) if is_full else len(claimed) + self._count.count(connection, request)
+        return ClaimResult(jobs, examined, examined, owner, suspects=bool(group_size))
+
+    @cached_property
+    def _count(self) -> CandidateCount:
+        return CandidateCount(self._backend, self._selection)
+
+
+def can_be_committed_unread(roles: ColumnRoles) -> bool:
+    """Whether a claim may be committed before its result is read. It must be rolled back if a key names two rows, or if
+    Python cannot hold a key (an instant or a date out of its range, a value that an Enum does not have).
+
+    It is also the condition for keys that are compared as the driver reads them.
+    """
+    return roles.key_index is None and all(
+        isinstance(type_, READABLE)
+        and not isinstance(type_, sa.Enum)
+        and (not isinstance(type_, sa.Uuid) or (type_.as_uuid and type_.native_uuid))
+        for type_ in (column.type for column in roles.key)
+    )
 
 
 def check_keys(roles: ColumnRoles, jobs: Sequence[Job]) -> None:
@@ -113,6 +158,24 @@ def key_not_unique(table: str) -> KeyUnfit:
         f"two rows of table {table!r} have the same key, so neither can be named: choose columns that are unique "
         "together as Columns(key=...)"
     )
+
+
+def check_that_keys_find(connection: sa.Connection, backend: Backend, selection: Selection) -> None:
+    """Read the keys of some rows that are ready, then the rows by these keys. It locks nothing.
+
+    Raises KeyUnfit for rows that are there before and after, and are not found by their own key.
+    """
+    source = backend.source
+    first = sa.select(*source.key).where(selection.found).order_by(*selection.order).limit(SOME)
+    keys = [key_of(row) for row in connection.execute(first)]
+    if not keys:
+        return
+    by_key = still_there(source, backend.dialect)
+    found = {key_of(row) for row in connection.execute(by_key, {"claimjobs_keys": keys})}
+    if missing := [key for key in keys if key not in found]:
+        missing = [key for key in map(key_of, connection.execute(first)) if key in missing]
+    if missing:
+        raise key_unequal(source.name, missing)
 
 
 def place_of(order: KeysetOrder | None, job: Job) -> After:
@@ -154,30 +217,3 @@ def examined_of(candidates: list[Key], jobs: Sequence[Job], size: int) -> int:
         return len(candidates)
     places = {key: place for place, key in enumerate(candidates, 1)}
     return max(places[job.key] for job in jobs)
-
-
-SOME: Final = 10
-"""How many rows are checked."""
-
-
-class Probe:
-    """Reads the keys of some rows that are ready, then reads the rows by these keys. It locks nothing."""
-
-    def __init__(self, backend: Backend, selection: Selection) -> None:
-        source = backend.source
-        self._name = source.name
-        self._first = sa.select(*source.key).where(selection.found).order_by(*selection.order).limit(SOME)
-        self._by_key = still_there(source, backend.dialect)
-
-    def run(self, connection: sa.Connection) -> None:
-        """Raises KeyUnfit for rows that are there before and after, and are not found by their own key."""
-        keys = self._keys(connection)
-        if keys:
-            found = {key_of(row) for row in connection.execute(self._by_key, {"claimjobs_keys": keys})}
-            missing = [key for key in keys if key not in found]
-            missing = [key for key in self._keys(connection) if key in missing] if missing else missing
-            if missing:
-                raise key_unequal(self._name, missing)
-
-    def _keys(self, connection: sa.Connection) -> list[Key]:
-        return [key_of(row) for row in connection.execute(self._first)]

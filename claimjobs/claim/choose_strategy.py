@@ -7,12 +7,10 @@ from typing import Any
 import sqlalchemy as sa
 
 from claimjobs.claim.batch_statement import batch_statement
-from claimjobs.claim.find_and_lock import RowLocks
-from claimjobs.claim.locking import JobLocks, Locking, RecheckedLocks
+from claimjobs.claim.locking import JobLocks, Locking, RecheckedLocks, RowLocks, SideCarLocks, TwoPhases
 from claimjobs.claim.one_statement import OneStatement
 from claimjobs.claim.record import ClaimRecord
 from claimjobs.claim.strategy import ClaimStrategy
-from claimjobs.claim.two_phases import TwoPhases
 from claimjobs.statements.find import Selection
 from claimjobs.table.backend import Backend
 
@@ -26,9 +24,7 @@ def strategy_for(
     locking: Locking | None = None,
     lock_before_mark: bool = False,
 ) -> ClaimStrategy:
-    """The strategy for these settings.
-
-    `locking`: how jobs are found and locked; None: by row locks, together with the mark where the database can.
+    """`locking`: how jobs are found and locked; None: by row locks, together with the mark where the database can.
 
     `lock_before_mark`: a claim by lease locks rows in a statement before the one that marks them. So it raises Unmarked
     if the database swallows the mark. A statement that checks and marks at once cannot distinguish that from rows that
@@ -39,13 +35,12 @@ def strategy_for(
         return OneStatement(backend, selection, record, now)
     claim_rows = backend.roles.claim_rows
     at_once = batch_statement(backend, selection, claim_rows) if may_be_one and claim_rows is not None else None
+    locking = locking or RowLocks()
     locks: JobLocks
     if backend.user_table is not None:
-        from claimjobs.claim.side_car import SideCarLocks  # noqa: PLC0415 - most users need no side-car
-
-        locks = SideCarLocks(backend, selection, now, locking or RowLocks())
+        locks = SideCarLocks(backend, selection, now, locking)
     else:
-        locks = (locking or RowLocks()).locks(backend, selection, known=list(record.values_of(0)))
+        locks = locking.locks(backend, selection, known=list(record.values_of(0)))
     if selection.reads_other_rows:
         locks = RecheckedLocks(backend, selection, locks)
     return TwoPhases(locks, record, at_once)

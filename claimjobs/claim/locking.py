@@ -3,18 +3,35 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import sqlalchemy as sa
 
-from claimjobs.claim.row_reader import AS_IT_IS
-from claimjobs.claim.strategy import ClaimRequest, ClaimResult, Phase
+from claimjobs.claim.batch_statement import BatchStatement
+from claimjobs.claim.candidates import (
+    CandidateCount,
+    CandidateFinder,
+    CursorStatement,
+    at_most,
+    check_keys,
+    examined_of,
+    first_group,
+    first_locked_group,
+    place_of,
+)
+from claimjobs.claim.record import ClaimRecord
+from claimjobs.claim.row_reader import AS_IT_IS, RowReader
+from claimjobs.claim.strategy import NOTHING, ClaimRequest, ClaimResult, ClaimStrategy, Phase
+from claimjobs.database.compiled_statement import CompiledStatement
 from claimjobs.dialects import Key
-from claimjobs.job import key_of
-from claimjobs.options import HoldKind
-from claimjobs.statements.find import KeysetOrder, Selection
-from claimjobs.statements.lock import still_ready
+from claimjobs.job import key_of, with_claim
+from claimjobs.options import HOLDS, HoldKind
+from claimjobs.statements.column_encoding import last_of
+from claimjobs.statements.find import SIZE, KeysetOrder, Selection
+from claimjobs.statements.lock import find_and_lock, lock, lock_first, still_ready
+from claimjobs.statements.side_car import SideCarJoin, free
 from claimjobs.table.backend import Backend
 
 
@@ -58,6 +75,116 @@ class Locking(ABC):
         """Close what it has opened. Called when the Queue is closed; a later claim opens it again."""
 
 
+class RowLocks(Locking):
+    """Row locks, by the shortest way to find and lock that the database can do."""
+
+    holds = HOLDS
+
+    def locks(self, backend: Backend, selection: Selection, known: Sequence[str] = ()) -> JobLocks:
+        at_once = backend.dialect.finds_and_locks_at_once or backend.dialect.locks_in_order
+        return (FindAndLock if at_once else FindThenLock)(backend, selection, known)
+
+
+class TwoPhases(ClaimStrategy):
+    """Find and lock jobs, then record the claim: in the rows of the jobs, in a claim row, or nowhere."""
+
+    needs_no_transaction = False
+
+    def __init__(self, locks: JobLocks, record: ClaimRecord, at_once: BatchStatement | None = None) -> None:
+        """`locks` need not read the columns of `record.values_of`."""
+        self._locks, self._record = locks, record
+        self.keyset_order, self.is_lazy = locks.keyset_order, locks.is_lazy
+        self.at_once = at_once
+        """One statement for a claim that is sent together with a settle; None: there is none."""
+
+    def claim(self, connection: sa.Connection, owner: int, request: ClaimRequest) -> ClaimResult:
+        claimed = self._locks.lock(connection, request, self._record.values_of(owner))
+        if claimed.jobs:
+            claimed = self._record.record(connection, owner, claimed, request)
+        return claimed._replace(owner=owner)
+
+    def phases(self, owner: int, request: ClaimRequest, keys: list[Key]) -> list[Phase]:
+        return [*self._locks.phases(request, keys), *self._record.phases(owner, keys)]
+
+
+class FindThenLock(JobLocks):
+    """Two statements, for any database with SKIP LOCKED: the client sends the candidates' keys back."""
+
+    is_lazy = False
+
+    def __init__(self, backend: Backend, selection: Selection, known: Sequence[str] = ()) -> None:
+        self._roles = backend.roles
+        self._finder = CandidateFinder(backend, selection)
+        self._reader = RowReader(backend.roles, backend.dialect, known)
+        self._lock = CompiledStatement(lock(backend.roles, backend.dialect, selection, self._reader.parts))
+        self.keyset_order = self._finder.keyset_order
+
+    def lock(
+        self, connection: sa.Connection, request: ClaimRequest, marked: Mapping[str, Any] = AS_IT_IS
+    ) -> ClaimResult:
+        rows = self._finder.rows(connection, request)
+        return self.lock_candidates(connection, rows, request, marked) if rows else NOTHING
+
+    def lock_candidates(
+        self,
+        connection: sa.Connection,
+        rows: Sequence[Any],
+        request: ClaimRequest,
+        marked: Mapping[str, Any],
+        *,
+        taken: Collection[Key] = (),
+    ) -> ClaimResult:
+        """Lock those of the candidates that are still free. `rows`: of a search. `taken`: keys that are not free."""
+        candidates, size = first_group(rows, request.size)
+        given = {"claimjobs_candidates": [key for key in candidates if key not in taken], "claimjobs_size": size}
+        locked = self._lock.rows(connection, given, self._reader) if given["claimjobs_candidates"] else ()
+        chosen, suspects = first_locked_group(self._reader, locked, size) if locked else ((), False)
+        jobs = self._reader.jobs(chosen, marked)
+        check_keys(self._roles, jobs)
+        end = self._finder.end(connection, request) if not jobs and len(rows) >= request.limit else None
+        return ClaimResult(jobs, len(rows), examined_of(candidates, jobs, size), suspects=suspects, end=end)
+
+    def phases(self, request: ClaimRequest, keys: list[Key]) -> list[Phase]:
+        candidates = {"claimjobs_candidates": keys, "claimjobs_size": request.size}
+        return [self._finder.phase(request), Phase("lock", self._lock.statement, candidates)]
+
+
+class FindAndLock(CursorStatement[CompiledStatement], JobLocks):
+    """One statement, for a database that can lock what a subquery finds, or that locks in order."""
+
+    def __init__(self, backend: Backend, selection: Selection, known: Sequence[str] = ()) -> None:
+        super().__init__(backend, selection)
+        self.is_lazy = backend.dialect.locks_in_order
+        self._reader = RowReader(backend.roles, backend.dialect, known)
+        self._count = CandidateCount(backend, selection)
+        self._finder = CandidateFinder(backend, selection)
+
+    def build(self, selection: Selection) -> CompiledStatement:
+        statement = lock_first if self.is_lazy else find_and_lock
+        found = statement(self._roles, self._backend.dialect, selection, self._reader.parts)
+        return CompiledStatement(found, constant=SIZE.key)
+
+    def lock(
+        self, connection: sa.Connection, request: ClaimRequest, marked: Mapping[str, Any] = AS_IT_IS
+    ) -> ClaimResult:
+        parameters = {**request.find_parameters, "claimjobs_size": request.size}
+        rows = self.of(request).rows(connection, parameters, self._reader)
+        chosen, suspects = first_locked_group(self._reader, rows, request.size)
+        jobs = self._reader.jobs(chosen, marked)
+        check_keys(self._roles, jobs)
+        if len(rows) == request.size:
+            examined = max(last_of(chosen[-1]), len(chosen))
+            return ClaimResult(jobs, examined, examined, suspects=suspects)
+        found = max(len(rows), self._count.count(connection, request))  # some may have gone since
+        ended = bool(rows) or found < request.limit or self.is_lazy
+        end = None if ended else self._finder.end(connection, request)
+        return ClaimResult(jobs, found, found, suspects=suspects, end=end)
+
+    def phases(self, request: ClaimRequest, keys: list[Key]) -> list[Phase]:
+        parameters = {**request.find_parameters, "claimjobs_size": request.size}
+        return [Phase("find and lock", self.of(request).statement, parameters)]
+
+
 class RecheckedLocks(JobLocks):
     """Finds and locks as another strategy does, and reads the predicate once more under the locks."""
 
@@ -72,17 +199,49 @@ class RecheckedLocks(JobLocks):
         locked = self._locks.lock(connection, request, marked)
         if not locked.jobs:
             return locked
-        rows = connection.execute(self._still_ready, _these([job.key for job in locked.jobs])).all()
-        if len(rows) == len(locked.jobs):
-            return locked
-        ready = set(map(key_of, rows))
+        given = {"claimjobs_keys": [job.key for job in locked.jobs]}
+        ready = set(map(key_of, connection.execute(self._still_ready, given)))
         jobs = [job for job in locked.jobs if job.key in ready]
-        # There may be more: the next claim goes on from the same place.
-        return locked._replace(jobs=jobs, found=max(request.limit, locked.found))
+        # If some are gone there may be more: the next claim goes on from the same place.
+        found = locked.found if len(jobs) == len(locked.jobs) else max(request.limit, locked.found)
+        return locked._replace(jobs=jobs, found=found)
 
     def phases(self, request: ClaimRequest, keys: list[Key]) -> list[Phase]:
-        return [*self._locks.phases(request, keys), Phase("check again", self._still_ready, _these(keys))]
+        return [*self._locks.phases(request, keys), Phase("check again", self._still_ready, {"claimjobs_keys": keys})]
 
 
-def _these(keys: list[Key]) -> dict[str, Any]:
-    return {"claimjobs_keys": keys}
+class SideCarLocks(JobLocks):
+    """Locks rows of a table that must not be altered as other claims do, and checks again that they are neither claimed
+    nor done: a second table, the side-car, says which are done or dead.
+
+    The check is needed: what the locking statement read of the claims may be older than its locks, and another
+    transaction may have claimed or settled the job in between. Rows of another group of suspects stay locked until the
+    commit, because the side-car tells the groups.
+    """
+
+    def __init__(self, backend: Backend, selection: Selection, now: sa.ColumnElement[Any], locking: Locking) -> None:
+        pair = SideCarJoin(backend.source, backend.roles, backend.dialect, now)
+        self._locks = locking.locks(replace(backend, roles=backend.source, user_table=None), selection)
+        self._free, self._attempts = free(pair), pair.attempts.name
+        self.keyset_order, self.is_lazy = self._locks.keyset_order, self._locks.is_lazy
+
+    def lock(
+        self, connection: sa.Connection, request: ClaimRequest, marked: Mapping[str, Any] = AS_IT_IS
+    ) -> ClaimResult:
+        locked = self._locks.lock(connection, request)
+        if not locked.jobs:
+            return locked
+        rows = connection.execute(self._free, {"claimjobs_keys": [job.key for job in locked.jobs]})
+        read = {key_of(key): (attempts, group_size) for *key, attempts, group_size in rows}
+        jobs = [job for job in locked.jobs if job.key in read]
+        # If others have claimed some of them, the next claim goes on after the same place, not from the head.
+        found = locked.found if len(jobs) == len(locked.jobs) else max(request.limit, locked.found)
+        if not jobs:  # the search goes on behind them: before them there may be many done keys
+            return locked._replace(jobs=[], found=found, end=place_of(self.keyset_order, locked.jobs[-1]))
+        group_size = read[jobs[0].key][1]
+        chosen = [job for job in jobs if read[job.key][1] == group_size][: at_most(request.size, group_size)]
+        claimed = [with_claim(job, {self._attempts: read[job.key][0]}) for job in chosen]
+        return locked._replace(jobs=claimed, found=found, suspects=bool(group_size))
+
+    def phases(self, request: ClaimRequest, keys: list[Key]) -> list[Phase]:
+        return [*self._locks.phases(request, keys), Phase("check again", self._free, {"claimjobs_keys": keys})]

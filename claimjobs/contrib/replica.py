@@ -19,8 +19,7 @@ from typing import Any, Final
 import sqlalchemy as sa
 
 from claimjobs.backoff import Backoff
-from claimjobs.claim.find_and_lock import FindThenLock
-from claimjobs.claim.locking import JobLocks, Locking
+from claimjobs.claim.locking import FindThenLock, JobLocks, Locking
 from claimjobs.claim.row_reader import AS_IT_IS
 from claimjobs.claim.strategy import ClaimRequest, ClaimResult, Phase
 from claimjobs.database.connect import engine_of, open_connection

@@ -20,7 +20,7 @@ from claimjobs.batch.batch import Batch
 from claimjobs.batch.batch_timer import BatchTimer
 from claimjobs.batch.claim_plan import ClaimPlans
 from claimjobs.batch.hold import Following, HoldContext
-from claimjobs.claim.candidates import Probe
+from claimjobs.claim.candidates import check_that_keys_find
 from claimjobs.claim.record import ClaimRecord, record_of
 from claimjobs.claim.strategy import NOTHING, ClaimResult
 from claimjobs.database.error_translation import reason
@@ -45,7 +45,7 @@ if TYPE_CHECKING:
 AnyHold = LeaseHold | TransactionHold
 
 PROBES: Final = frozenset(2**n for n in range(1, 30))
-"""After so many claims in a row that found candidates and claimed none, a Probe checks whether they can be claimed."""
+"""After so many claims in a row that found candidates and claimed none, it is checked whether they can be claimed."""
 REPORTED: Final = 2**30
 """A number larger than any of these."""
 NO_KEY: Final = (
@@ -235,7 +235,9 @@ class Consumer:
         """
         plan = self.plans.plan(where)
         with self.access.connector() as connector:
-            connector.transaction(Probe(self.access.backend, plan.selection).run)
+            connector.transaction(
+                lambda connection: check_that_keys_find(connection, self.access.backend, plan.selection)
+            )
         strategy = self.plans.strategy(plan.selection, lock_before_mark=True)
         return self.hold.claim(size, replace(plan, strategy=strategy))
 

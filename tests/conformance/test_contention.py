@@ -11,7 +11,7 @@ import sqlalchemy as sa
 
 from claimjobs import Queue
 from claimjobs.claim.candidate_range import TRIES, Overfetch
-from claimjobs.claim.find_and_lock import FindThenLock
+from claimjobs.claim.locking import FindThenLock
 from claimjobs.claim.strategy import ClaimRequest
 from claimjobs.dialects import Key
 from claimjobs.statements.column_encoding import Parts
@@ -139,12 +139,10 @@ def test_what_stopped_being_wanted_between_the_phases_is_left_alone(backend: Bac
     ready = sa.and_(roles.state.is_("unclaimed"), roles.table.c.e == "")
     phases = FindThenLock(queue._access.backend, Selection(ready, roles.default_order))
     with at_dialects_isolation(backend) as connection:
-        candidates = [
-            row[0] for row in connection.execute(phases._finder.of(ClaimRequest(10, 10)), {"claimjobs_limit": 10})
-        ]
+        candidates = phases._finder.rows(connection, ClaimRequest(10, 10))
         backend.run("UPDATE jobs SET e = 'cancelled' WHERE d = '0001'")
-        left, _ = phases._locked(connection, candidates, 10, {})
-        assert names(left) == ["0000", "0002"]
+        left = phases.lock_candidates(connection, candidates, ClaimRequest(10, 10), {})
+        assert names(left.jobs) == ["0000", "0002"]
 
 
 GATES = dict.fromkeys(("mysql", "mariadb"), "get_lock(concat('{0}', length(e) * 0), 20) = 1") | {

@@ -8,8 +8,7 @@ from typing import Any
 import pytest
 import sqlalchemy as sa
 
-from claimjobs.claim.find_and_lock import FindThenLock
-from claimjobs.claim.locking import JobLocks, Locking
+from claimjobs.claim.locking import FindThenLock, JobLocks, Locking
 from claimjobs.errors import ClaimsDiffer
 from claimjobs.options import HOLDS, HoldKind
 from claimjobs.statements.find import Selection

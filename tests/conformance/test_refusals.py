@@ -10,7 +10,7 @@ import pytest
 import sqlalchemy as sa
 
 from claimjobs import Queue, Retry, make, side_car_tables
-from claimjobs.claim.candidates import Probe
+from claimjobs.claim.candidates import check_that_keys_find
 from claimjobs.contrib.advisory_locks import AdvisoryLocks
 from claimjobs.errors import BadRow, BatchRolledBack, KeyUnfit, OutcomeRefused, RowsRefused, WriteSwallowed
 from claimjobs.statements.find import Selection
@@ -259,7 +259,7 @@ def test_a_key_that_does_not_find_its_row_is_raised_and_not_tried_for_ever(backe
     odd = roles_of(sa.Table("odd", sa.MetaData(), autoload_with=backend.engine))
     known = replace(filled(backend)._access.backend, roles=odd)
     with pytest.raises(KeyUnfit, match="'odd'"), backend.engine.connect() as connection:
-        Probe(known, Selection(sa.true(), odd.key)).run(connection)
+        check_that_keys_find(connection, known, Selection(sa.true(), odd.key))
 
 
 def test_claims_in_vain_are_no_error_while_others_hold_the_jobs(backend: Backend) -> None:

@@ -13,8 +13,7 @@ LEFT_ALONE: Final = "not server_that_is and not packet_holds and not innocent"
 
 TARGETS: Final[dict[str, tuple[str, str]]] = {
     "claim": (
-        "claim/one_statement claim/two_phases claim/record claim/written_claim claim/candidates claim/find_and_lock "
-        "claim/candidate_range "
+        "claim/one_statement claim/record claim/candidates claim/candidate_range "
         "claim/locking table/acceptance batch/settle_and_claim lease/lease_hold "
         "queue/consumer queue/batch_loop queue/row_isolation claim/row_reader statements/find statements/lock "
         "statements/lock statements/claim statements/column_encoding",
@@ -23,7 +22,7 @@ TARGETS: Final[dict[str, tuple[str, str]]] = {
         "test_declared_dead test_reclaim test_unreadable test_fit test_tables test_any_order test_locking "
         "test_row_isolation test_timeouts",
     ),
-    "side-car": ("claim/side_car", "test_kinds test_side_car test_side_car_rows test_contention test_any_order"),
+    "side-car": ("claim/locking", "test_kinds test_side_car test_side_car_rows test_contention test_any_order"),
     "contrib": (
         "contrib/advisory_locks contrib/replica",
         "unit/test_advisory_locks test_advisory_locks test_replica test_any_order",
