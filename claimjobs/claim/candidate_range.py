@@ -10,7 +10,6 @@ from typing import Any, Final
 
 from claimjobs.claim.candidates import place_of
 from claimjobs.claim.strategy import After, ClaimRequest, ClaimResult, ClaimStrategy
-from claimjobs.job import Job
 from claimjobs.report import Report
 from claimjobs.statements.find import KeysetOrder
 
@@ -50,27 +49,25 @@ class CandidateRange:
         """How many claims in a row have claimed nothing since the last one that was final."""
 
     def sweep_to_begin(self, strategy: ClaimStrategy) -> Sweep | None:
-        """The sweep, if the next claim begins one."""
-        self._use(strategy)
-        return self._cursor if isinstance(self._cursor, Sweep) and self._cursor.is_over and not self._behind else None
-
-    def _use(self, strategy: ClaimStrategy) -> None:
-        """The cursor or the sweep belongs to one strategy: another one begins anew."""
+        """The sweep, if the next claim begins one. The cursor or the sweep belongs to one strategy: another one begins
+        anew.
+        """
         if strategy is not self._strategy:
             order = strategy.keyset_order
             self._strategy, self._behind = strategy, None
             self._cursor = Sweep(order) if order is not None and order.in_sweeps else Cursor(order)
+        return self._cursor if isinstance(self._cursor, Sweep) and self._cursor.is_over and not self._behind else None
 
     def next_request(self, size: int, strategy: ClaimStrategy) -> ClaimRequest:
         """A request for `size` jobs."""
-        self._use(strategy)
+        self.sweep_to_begin(strategy)
         self.since = time.monotonic()
         behind, self._behind = self._behind, None
         if behind is not None:
             return behind._replace(size=size, limit=max(size, behind.limit))
         after = self._cursor.begin()
         self._began, self._from_head, self._found = self.since, after is None, 0
-        limit = self._overfetch.most(size) if strategy.is_lazy else self._overfetch.limit(size)
+        limit = size * Overfetch.LARGEST if strategy.is_lazy else self._overfetch.limit(size)
         return ClaimRequest(size, limit, after)
 
     def learn(self, request: ClaimRequest, result: ClaimResult) -> ClaimResult:
@@ -159,6 +156,7 @@ class Overfetch:
     """
 
     LARGEST = 32
+    """The most candidates that a claim reads for each job that it wants."""
     SPARE = 1.25
     """How much more than it needed lately a claim reads: other consumers go on meanwhile."""
     MEMORY = 0.8
@@ -170,10 +168,6 @@ class Overfetch:
     def limit(self, size: int) -> int:
         """Candidates to read for a batch of `size`."""
         return max(size, round(size * self.factor))
-
-    def most(self, size: int) -> int:
-        """The most candidates that a batch of `size` ever reads."""
-        return size * self.LARGEST
 
     def learn(self, claimed: ClaimResult, size: int, limit: int) -> None:
         """Adapt to a claim of `size` jobs out of `limit` candidates. A claim of suspects is ignored."""
@@ -209,10 +203,9 @@ class Sweep:
         self._keyset_order = keyset_order
         self._names = [column.name for column in keyset_order.columns]
         self._place: After = None
-        self._end: Values | None = None
-        """Where this part of the sweep ends. None: the claims are in no sweep."""
-        self._start: Values | None = None
-        """The random place, before the part from the head has begun."""
+        self._ends: list[Values] = []
+        """Where this part of the sweep ends, then the one from the head, which ends at the random place. Empty: the
+        claims are in no sweep."""
         self.is_over = True
         """Whether the next claim begins a sweep."""
 
@@ -222,14 +215,15 @@ class Sweep:
 
     def start(self, ends: Sequence[Sequence[Any]], size: int) -> None:
         """Begin a sweep of claims of `size` jobs. `ends`: the rows of `statements.find.ends`."""
-        self.is_over, self._place, self._end, self._start = False, None, None, None
+        self.is_over, self._place, self._ends = False, None, []
         if len(ends) == 2:
             (*first, _), (*last, is_due) = sorted(map(tuple, ends))
-            self._end = tuple(last)
+            self._ends = [tuple(last)]
             spans = [sorted(both) for both in zip(first, last, strict=True)]
             if is_due and math.prod(high - low + 1 for low, high in spans) >= FEW * size:
-                self._start = tuple(random.randint(low, high) for low, high in spans)  # noqa: S311
-                self._go_on_after(self._start)
+                start = tuple(random.randint(low, high) for low, high in spans)  # noqa: S311
+                self._ends.append(start)
+                self._go_on_after(start)
 
     def restart_from_head(self) -> None:
         """Nothing: a sweep reaches jobs that are before the cursor anyway."""
@@ -239,22 +233,13 @@ class Sweep:
         if claimed.jobs and claimed.suspects:
             return  # a claim of suspects leaves other jobs
         if claimed.jobs and (len(claimed.jobs) == request.size or claimed.found >= request.limit):
-            self._go_on_after(self._values_of(claimed.jobs[-1]))
-        elif self._start is None or request.after is None:  # no job is left after that place
-            self._place = self._end = self._start = None
-        else:
-            self._wrap_around()
+            self._go_on_after(tuple(claimed.jobs[-1][name] for name in self._names))
+        else:  # no job is left after that place; after the head there is none at all
+            self._place, self._ends = None, self._ends[1:] if request.after is not None else []
 
     def _go_on_after(self, values: Values) -> None:
-        if self._end is not None and values < self._end:
+        if self._ends and values < self._ends[0]:
             self._place = self._keyset_order.place(dict(zip(self._names, values, strict=True)))
-        elif self._start is not None:
-            self._wrap_around()
         else:
-            self._place, self.is_over = None, True
-
-    def _wrap_around(self) -> None:
-        self._place, self._end, self._start = None, self._start, None
-
-    def _values_of(self, job: Job) -> Values:
-        return tuple(job[name] for name in self._names)
+            self._place, self._ends = None, self._ends[1:]
+            self.is_over = not self._ends

@@ -16,7 +16,7 @@ import sqlalchemy as sa
 from claimjobs.dialects import Dialect
 from claimjobs.errors import key_unreadable
 from claimjobs.job import Convert, Job, PartlyRead, Places, UnreadableValue
-from claimjobs.statements.column_encoding import encoded, parts_of
+from claimjobs.statements.lock import encoded, parts_of
 from claimjobs.table.roles import ColumnRoles
 
 AS_IT_IS: Mapping[str, Any] = MappingProxyType({})
@@ -61,23 +61,18 @@ class RowReader:
 
         Raises KeyUnfit. A value of another column that cannot be converted raises Unreadable when it is read.
         """
-        places = self._places_with(marked)
+        if marked is not self._marked:  # all jobs of an owner have the same mapping
+            constant = {name: (0, _always(value)) for name, value in marked.items()}
+            self._marked, self._marked_places = marked, {**self._places, **constant}
+        places = self._marked_places if marked else self._places
         every = [places] * len(rows)
         if PartlyRead in map(type, rows):
             every = [places if type(row) is not PartlyRead else self._partly(row, places) for row in rows]
-        return [Job(key, row, None, own) for key, row, own in zip(self._keys_of(rows), rows, every, strict=True)]
-
-    def _keys_of(self, rows: Sequence[Sequence[Any]]) -> list[Any]:
         try:
-            return list(map(self._key, rows))
+            keys = list(map(self._key, rows))
         except Exception as error:
             raise key_unreadable(self._roles.name, str(error)) from error
-
-    def _places_with(self, marked: Mapping[str, Any]) -> Places:
-        """The places, with constant values for the marked columns. All jobs of an owner have the same mapping."""
-        if marked is not self._marked:
-            self._marked, self._marked_places = marked, _with(marked, self._places)
-        return self._marked_places if marked else self._places
+        return [Job(key, row, None, own) for key, row, own in zip(keys, rows, every, strict=True)]
 
     def _partly(self, row: PartlyRead, places: Places) -> Places:
         """The places for a row in which some values cannot be converted. Raises KeyUnfit if the key is one."""
@@ -134,11 +129,6 @@ class RowReader:
         return value
 
 
-def _with(marked: Mapping[str, Any], places: Places) -> Places:
-    """These places, with constant values for the marked columns."""
-    return {**places, **{name: (0, _always(value)) for name, value in marked.items()}} if marked else places
-
-
 def _refuse(unread: UnreadableValue) -> Any:
     raise ValueError(unread.text)
 
@@ -149,10 +139,8 @@ def _always(value: Any) -> Callable[[Any], Any]:
 
 def _key_reader(makers: list[tuple[int, Convert]]) -> Callable[[Sequence[Any]], Any]:
     """What reads the key of a row: a value, or a tuple if the key has several columns."""
-    if len(makers) > 1 or makers[0][1] is not None:
-        readers = [_reader(*maker) for maker in makers]
-        return readers[0] if len(readers) == 1 else lambda given: tuple(read(given) for read in readers)
-    return itemgetter(makers[0][0])
+    readers = [_reader(*maker) for maker in makers]
+    return readers[0] if len(readers) == 1 else lambda given: tuple(read(given) for read in readers)
 
 
 def _reader(place: int, make: Convert) -> Callable[[Sequence[Any]], Any]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from itertools import chain
 from typing import Any
 
 import sqlalchemy as sa
@@ -36,32 +37,32 @@ class Selector:
 
     def selection(self, where: Where) -> Selection:
         """The rows that are due and match both predicates, in order."""
-        due = self.roles.due(self.now)
         # With a predicate the database may have a better index than that of this order.
         in_sweeps = bool(self.sweep_order) and self.where is None and where is None
         order = self.sweep_order if in_sweeps else order_of(self.order_by, self.roles, self.dialect.lexis)
-        # A row whose key cannot be read would stop each claim that finds it, and all rows beside it.
         predicates = self.predicates(where)
-        ready = sa.and_(due, *self.dialect.readable(self.roles.key), *predicates)
-        elsewhere = read_other_rows(predicates, self.engine.dialect, self.dialect.lexis)
-        rows = self.roles.claim_rows
+        # A row whose key cannot be read would stop each claim that finds it, and all rows beside it.
+        ready = sa.and_(self.roles.due(self.now), *self.dialect.readable(self.roles.key), *predicates)
         return Selection(
-            ready, order, claim_rows=rows, in_sweeps=in_sweeps, predicates=predicates, reads_other_rows=elsewhere
+            ready,
+            order,
+            claim_rows=self.roles.claim_rows,
+            in_sweeps=in_sweeps,
+            predicates=predicates,
+            reads_other_rows=read_other_rows(predicates, self.engine.dialect, self.dialect.lexis),
         )
 
     @property
-    def own(self) -> Sequence[Predicate]:
-        """The queue's predicate, over columns of the user's table; empty: it has none."""
-        return predicates_of(self.where, self.roles, self.dialect.lexis)
-
-    @property
     def lasting(self) -> Sequence[Predicate]:
-        """The same, if each claim has the same: a function may select other rows each time, so all rows count."""
-        return () if callable(self.where) else self.own
+        """The queue's predicate, over columns of the user's table, if each claim has the same: a function may select
+        other rows each time, so all rows count.
+        """
+        return () if callable(self.where) else predicates_of(self.where, self.roles, self.dialect.lexis)
 
     def predicates(self, where: Where) -> tuple[Predicate, ...]:
         """Both predicates, and that of the rows that this Queue may still claim, over columns of the user's table."""
-        return (*self.own, *predicates_of(where, self.roles, self.dialect.lexis), self.claimable)
+        both = (predicates_of(one, self.roles, self.dialect.lexis) for one in (self.where, where))
+        return (*chain(*both), self.claimable)
 
     def changes(self, where: Where) -> bool:
         """Whether a callable gives the predicate, so that it may differ from call to call."""
@@ -83,22 +84,18 @@ class Selector:
             with predicate_errors(self.dialect, lambda: self._reads(where) and not self._reads(where, ordered=True)):
                 yield
         except BadPredicate as bad:
-            self._check_columns()
+            with connected(self.engine) as connection:
+                there = columns_in_database(connection, self.roles.table)
+            if missing := [name for name in self.roles.columns if name not in there]:
+                raise UnfitTable(
+                    f"table {self.roles.name!r} has no column {missing[0]!r} any more, which was there when this Queue "
+                    "was made: make a new Queue, which reads the table anew (a process that is replaced does that)"
+                ) from bad
             is_any_order = isinstance(self.order_by, (list, tuple)) and not self.order_by
             is_asked_for = self.where is not None or where is not None or not (self.order_by is None or is_any_order)
             if not is_asked_for and bad.__cause__ is not None:
                 raise bad.__cause__ from None
             raise
-
-    def _check_columns(self) -> None:
-        with connected(self.engine) as connection:
-            there = columns_in_database(connection, self.roles.table)
-        for name in self.roles.columns:
-            if name not in there:
-                raise UnfitTable(
-                    f"table {self.roles.name!r} has no column {name!r} any more, which was there when this Queue was "
-                    "made: make a new Queue, which reads the table anew (a process that is replaced does that)"
-                )
 
     def _reads(self, where: Where, *, ordered: bool = False) -> bool:
         try:

@@ -9,7 +9,6 @@ import sqlalchemy as sa
 
 from claimjobs.dialects import Dialect
 from claimjobs.statements.claim_rows import record_found
-from claimjobs.statements.column_encoding import Parts, encoded, flat
 from claimjobs.statements.find import (
     KEY,
     PLACE,
@@ -21,7 +20,7 @@ from claimjobs.statements.find import (
     keyset_order_of,
     same_key,
 )
-from claimjobs.statements.lock import first_free, ownership
+from claimjobs.statements.lock import Parts, encoded, first_free, ownership
 from claimjobs.statements.owners import alive
 from claimjobs.table.claim_rows import ClaimRows
 from claimjobs.table.roles import ColumnRoles
@@ -58,7 +57,7 @@ def claim(
     owner_alive = _alive(roles, dialect, alive(owners), settled)
     keys = [column.label(KEY.format(i)) for i, column in enumerate(roles.key)]
     chosen = _first_group(roles, _locked(roles, selection, owner_alive, keys), keys)
-    claimed, order = _claimed(roles, dialect, chosen, selection=selection, now=now, columns=flat(read))
+    claimed, order = _claimed(roles, dialect, chosen, selection=selection, now=now, columns=[*read.plain, *read.joined])
     jobs = encoded(read, dialect, claimed)
     return sa.select(*owner_alive.c, *jobs).select_from(owner_alive.outerjoin(claimed, sa.true())).order_by(*order)
 
@@ -78,7 +77,7 @@ def claim_batch(
     The next statement of the transaction must look at the claim rows again: see `claim_rows.settle_and_check`.
     """
     owner_alive = _alive(roles, dialect, alive(owners), None)
-    columns = flat(read)
+    columns = [*read.plain, *read.joined]
     chosen = _first_group(roles, _locked(roles, selection, owner_alive, columns), columns)
     recorded = record_found(claim_rows, chosen).cte("claimjobs_recorded")
     jobs = sa.select(*owner_alive.c, *encoded(read, dialect, chosen)).add_cte(recorded)

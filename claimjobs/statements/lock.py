@@ -1,18 +1,57 @@
-"""Phase 2 of a claim, lock: the candidates that are still free. Some databases find and lock in one statement."""
+"""Phase 2 of a claim, lock: the candidates that are still free. Some databases find and lock in one statement.
+
+The columns of a job are returned as they are, or several as one text, which the driver reads faster
+(docs/decisions/0065). `claimjobs.claim.row_reader` reads both forms.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import sqlalchemy as sa
 
 from claimjobs.dialects import Dialect
-from claimjobs.statements.column_encoding import Parts, encoded, encoded_with_last
 from claimjobs.statements.find import PLACE, SIZE, Selection, in_order, numbered, one_after_another, same_key
 from claimjobs.statements.owners import alive
 from claimjobs.table.columns import CLAIMED
 from claimjobs.table.roles import ColumnRoles
+
+
+class Parts(NamedTuple):
+    """The columns of a table that a statement returns."""
+
+    plain: Sequence[sa.Column[Any]]
+    joined: Sequence[sa.Column[Any]]
+    """These are one text, behind the plain ones. `suspect` is the first of them."""
+
+
+def parts_of(columns: Sequence[sa.Column[Any]], dialect: Dialect, roles: ColumnRoles) -> Parts:
+    """How to return these columns. The key is not joined."""
+    joined = [column for column in columns if dialect.from_text(column) and column not in set(roles.key)]
+    joined.sort(key=lambda column: column is not roles.suspect)
+    return Parts([column for column in columns if column not in set(joined)], joined)
+
+
+def encoded(
+    read: Parts, dialect: Dialect, of: sa.FromClause | None = None, *, last: sa.ColumnElement[int] | None = None
+) -> list[sa.ColumnElement[Any]]:
+    """The columns to SELECT or to return. `of`: from this subquery, which has the columns of the table.
+
+    `last`: a number at the end, which `last_of` reads.
+    """
+    plain, joined = ([column if of is None else of.c[column.key] for column in part] for part in read)
+    columns = [sa.type_coerce(column, sa.types.NullType()).label(str(column.name)) for column in plain]
+    end = [] if last is None else [last]
+    if not joined:
+        return [*columns, *end]
+    text = sa.type_coerce(dialect.joined([*joined, *end]), sa.types.NullType())
+    return [*columns, text.label("claimjobs_joined")]
+
+
+def last_of(row: Sequence[Any]) -> int:
+    """The number at the end of a row."""
+    return int(str(row[-1]).rpartition(",")[2])
 
 
 def lock(roles: ColumnRoles, dialect: Dialect, selection: Selection, read: Parts) -> sa.Select[Any]:
@@ -31,7 +70,7 @@ def find_and_lock(roles: ColumnRoles, dialect: Dialect, selection: Selection, re
     It returns the columns `read`, and at the end the number of each job among the `limit` candidates.
     """
     candidate = numbered(roles, selection).subquery("candidate")
-    wanted = sa.select(*encoded_with_last(read, dialect, candidate.c[PLACE])).where(selection.ready)
+    wanted = sa.select(*encoded(read, dialect, last=candidate.c[PLACE])).where(selection.ready)
     joined = candidate.join(roles.table, same_key(roles, candidate))
     return dialect.lock_in_order(wanted, joined, SIZE, roles.key_index)
 
@@ -41,7 +80,7 @@ def lock_first(roles: ColumnRoles, dialect: Dialect, selection: Selection, read:
 
     Rows that it skips because others have locked them are not counted: the number of each job is 0.
     """
-    return first_free(sa.select(*encoded_with_last(read, dialect, sa.literal(0).label(PLACE))), selection, roles)
+    return first_free(sa.select(*encoded(read, dialect, last=sa.literal(0).label(PLACE))), selection, roles)
 
 
 def first_free(rows: sa.Select[Any], selection: Selection, roles: ColumnRoles) -> sa.Select[Any]:

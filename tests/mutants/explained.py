@@ -66,11 +66,6 @@ EXPLAINED: Final[dict[tuple[str, str, str], str]] = {
         "if (claimed.suspects):",
     ): "Without jobs there are no suspects among them.",
     (
-        "claimjobs/claim/candidate_range.py",
-        "self._place, self.is_over = None, True",
-        "self._place, self.is_over = None, False",
-    ): "After a sweep the next one begins at the head, and not at a random place: consumers meet more often.",
-    (
         "claimjobs/enqueue/notifier.py",
         "if self._try(connection, rows) and self._dialect.interrupts:",
         "if (self._try(connection, rows)):",
