@@ -228,8 +228,8 @@ def _asleep(ours: sa.Table, roles: ColumnRoles, dialect: Dialect) -> dict[str, A
     return {
         **({} if listen is None else {"listen": listen}),
         "lie down": sleepers.mark_asleep(ours),
-        "check": sleepers.check(ours, work),
-        "careful": sleepers.careful(ours, work, dialect=dialect, unknown=owners.unknown(roles, ours.alias("known"))),
+        "check": sleepers.check(ours, work, dialect),
+        "careful": sleepers.check(ours, work, dialect, owners.unknown(roles, ours.alias("known"))),
         "call": sleepers.wake(ours, dialect, DEFAULT_TABLE),
         **({"interrupt": dialect.waking.interrupt(4711), "wait": _sleep()} if dialect.interrupts else {}),
     }

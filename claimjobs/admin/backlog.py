@@ -10,7 +10,7 @@ import sqlalchemy as sa
 
 from claimjobs.admin.stats import read_pause
 from claimjobs.database.clock import in_seconds
-from claimjobs.lease.checks import ClaimsCheck
+from claimjobs.lease.checks import check_claims
 from claimjobs.statements import count, stored_jobs
 from claimjobs.statements.job_rows import job_rows
 from claimjobs.table.backend import Backend
@@ -58,7 +58,7 @@ def read_backlog(
 
     With a side-car a dead job whose row was deleted is not counted, but read. Raises ClaimsDiffer.
     """
-    ClaimsCheck(backend).run(connection, only_reads=True)
+    check_claims(connection, backend, only_reads=True)
     roles, upper = backend.roles, {"claimjobs_limit": limit}
     source, rows = backend.source, job_rows(backend, now)
     ripe = rows.claimable(source.ripe(now))

@@ -11,7 +11,7 @@ from typing import Any
 import sqlalchemy as sa
 
 from claimjobs.database.transactions import savepoint
-from claimjobs.lease.checks import ClaimsCheck
+from claimjobs.lease.checks import check_claims
 from claimjobs.lease.registry import OwnerState, dead_among, read_owners
 from claimjobs.statements import count, pause
 from claimjobs.statements.job_rows import JobRows, job_rows
@@ -125,7 +125,7 @@ def read_stats(
     """
     rows = job_rows(backend, now)
     known, others = _sorted(row for counts in rows.counts(of_queue) for row in connection.execute(counts))
-    ClaimsCheck(backend).run(connection, only_reads=True)
+    check_claims(connection, backend, only_reads=True)
     jobs = {state: sum(row.jobs for row in known[state]) for state in STATES}
     owners, held = owners_of(connection, backend, rows)
     paused, reason = read_pause(connection, backend)

@@ -21,44 +21,39 @@ NOBODY: Final = {"claimjobs_me": 0, "claimjobs_host": "", "claimjobs_pid": 0}
 """An owner that is in no table."""
 
 
-class ClaimsCheck:
-    """Looks for owners of the queue whose claims this program would not see, or that would not see its own."""
+def check_claims(connection: sa.Connection, backend: Backend, *, only_reads: bool = False) -> None:
+    """Look for owners of the queue whose claims this program would not see, or that would not see its own.
 
-    def __init__(self, backend: Backend) -> None:
-        self._backend = backend
-        self._ours = RecordDescription.of(backend)
+    Raises ClaimsDiffer. `only_reads`: this program claims nothing, so limits per key are not its concern.
+    """
+    ours = RecordDescription.of(backend)
+    # An owner that records no claims counts while it has its session lock: while it lives.
+    seen = [one.records for one in _owners(connection, backend) if one.records.are_claims or one.holder is not None]
+    if only_reads:
+        others = [theirs for theirs in seen if not ours.without_limits.agree_with(theirs.without_limits)]
+    else:
+        others = [theirs for theirs in seen if not ours.agree_with(theirs)]
+    if others:
+        name = backend.source.name
+        differs = ours.difference_from(others[0], name, beside=backend.user_table is not None)
+        raise ClaimsDiffer(
+            f"table {name!r} has {len(others)} {'owner' if len(others) == 1 else 'owners'} {differs.how}: "
+            f"{differs.step}, or end those consumers first, and run {differs.reclaim} if one of them died"
+        )
 
-    def run(self, connection: sa.Connection, *, only_reads: bool = False) -> None:
-        """Raises ClaimsDiffer. `only_reads`: this program claims nothing, so limits per key are not its concern."""
-        # An owner that records no claims counts while it has its session lock: while it lives.
-        seen = (other for other in self._owners(connection) if other.records.are_claims or other.holder is not None)
-        others = [other for other in seen if not self._agrees_with(other.records, only_reads=only_reads)]
-        if others:
-            name, beside = self._backend.source.name, self._backend.user_table is not None
-            differs = self._ours.difference_from(others[0].records, name, beside=beside)
-            raise ClaimsDiffer(
-                f"table {name!r} has {len(others)} {'owner' if len(others) == 1 else 'owners'} {differs.how}: "
-                f"{differs.step}, or end those consumers first, and run {differs.reclaim} if one of them died"
-            )
 
-    def _agrees_with(self, theirs: RecordDescription, *, only_reads: bool) -> bool:
-        if only_reads:
-            return self._ours.without_limits.agree_with(theirs.without_limits)
-        return self._ours.agree_with(theirs)
-
-    def _owners(self, connection: sa.Connection) -> Sequence[OwnerState]:
-        """All owners of the queue. A transaction as a hold needs no table of owners, and no right to read it."""
-        backend = self._backend
-        if backend.by_lease:
-            return read_owners(connection, backend)
-        try:
-            with savepoint(connection):
-                is_there = sa.inspect(connection).has_table(OWNER_TABLE, schema=backend.schema)
-                return read_owners(connection, backend) if is_there else ()
-        except sa.exc.DBAPIError as error:
-            if not backend.dialect.errors.refuses_account(error):
-                raise
-            return ()
+def _owners(connection: sa.Connection, backend: Backend) -> Sequence[OwnerState]:
+    """All owners of the queue. A transaction as a hold needs no table of owners, and no right to read it."""
+    if backend.by_lease:
+        return read_owners(connection, backend)
+    try:
+        with savepoint(connection):
+            is_there = sa.inspect(connection).has_table(OWNER_TABLE, schema=backend.schema)
+            return read_owners(connection, backend) if is_there else ()
+    except sa.exc.DBAPIError as error:
+        if not backend.dialect.errors.refuses_account(error):
+            raise
+        return ()
 
 
 def require_writes(connection: sa.Connection, backend: Backend) -> None:

@@ -119,9 +119,17 @@ class Owner:
             pause = min(max(CHECK_EVERY, SHARE * (time.monotonic() - began)) if often else inf, self._liveness.beat)
 
     def _beat_and_reclaim(self) -> bool:
-        """Write a heartbeat and reclaim. Returns whether that failed and should be tried again soon."""
+        """Write a heartbeat and reclaim. Returns whether that failed and should be tried again soon.
+
+        While the database cannot be reached, no handler is taken for one that hangs: it may wait for it, too.
+        """
+        was_out, self._is_out = self._is_out, True
         try:
-            self._beat_or_note_outage()
+            self._beat_if_due()
+            now = time.monotonic()
+            if was_out:
+                self._hold.excuse(now - self._written_at)
+            self._is_out, self._written_at = False, now
             self._hold.maintain()
             self._reclaim_dead()
         except Exception as error:  # without heartbeats the consumer would lose every batch that lasts for a lease
@@ -132,20 +140,6 @@ class Owner:
             self._lead.forget()
             return True
         return False
-
-    def _beat_or_note_outage(self) -> None:
-        """Write a heartbeat if one is due. While the database cannot be reached, no handler is taken for one that
-        hangs: it may wait for the database, too.
-        """
-        try:
-            self._beat_if_due()
-        except Exception:
-            self._is_out = True
-            raise
-        now = time.monotonic()
-        if self._is_out:
-            self._hold.excuse(now - self._written_at)
-        self._is_out, self._written_at = False, now
 
     def _beat_if_due(self) -> None:
         now = time.monotonic()

@@ -15,7 +15,7 @@ from claimjobs.database.connection import Connector
 from claimjobs.database.error_translation import reason
 from claimjobs.database.transactions import savepoint
 from claimjobs.errors import ClaimjobsError, ClaimsDiffer, UnfitTable
-from claimjobs.lease.checks import ClaimsCheck
+from claimjobs.lease.checks import check_claims
 from claimjobs.log_events import OWNER_RENEWED
 from claimjobs.options import Liveness
 from claimjobs.statements import idle
@@ -41,7 +41,6 @@ class OwnerConnector(Connector):
 
     def _on_open(self, connection: sa.Connection) -> None:
         self._require_writable(connection)
-        self.row.require_primary(connection)
         self.row.register(connection)
 
 
@@ -58,9 +57,9 @@ class OwnerRow:
         self._dialect = backend.dialect
         self._table = table = backend.owners
         self._process = here = statements.this_process()
-        process = {"host": here["claimjobs_host"], "pid": here["claimjobs_pid"]}
         self._row: dict[str, Any] = {
-            **process,
+            "host": here["claimjobs_host"],
+            "pid": here["claimjobs_pid"],
             "claims": backend.roles.claims,
             "lease": liveness.lease,
             **RecordDescription.of(backend).row,
@@ -81,7 +80,7 @@ class OwnerRow:
         try:
             connector.transaction(lambda connection: None)
             # After the commit: of two owners that register at once, one sees the other.
-            connector.transaction(ClaimsCheck(backend).run)
+            connector.transaction(lambda connection: check_claims(connection, backend))
         except BaseException as error:
             if isinstance(error, ClaimsDiffer):
                 with contextlib.suppress(sa.exc.DBAPIError, ClaimjobsError):
@@ -93,7 +92,11 @@ class OwnerRow:
         """Write a heartbeat. Registers again if this owner was declared dead. Raises as `Connector.attempts`."""
         for attempt in self._connector.attempts(patience):
             with attempt as connection:
-                self._live_on(connection)
+                if not self._is_alive(connection):
+                    fields = {"event": OWNER_RENEWED, "owner": self.id}
+                    log.warning("owner %d was declared dead; going on under a new id", self.id, extra=fields)
+                    self._insert(connection)
+                    self._lock_session(connection)
 
     def mark_asleep(self, connection: sa.Connection) -> bool:
         """Write a heartbeat, and that this owner sleeps until the next one. Returns False if it was declared dead."""
@@ -108,35 +111,26 @@ class OwnerRow:
 
     def leave(self) -> None:
         """Delete the row of this owner. It must hold no job any more."""
-        self._connector.transaction(self._delete, patience=1)
-
-    def _delete(self, connection: sa.Connection) -> None:
-        me = {"claimjobs_me": self.id}
-        self._record.forget(connection, self.id)
-        connection.execute(statements.leave(self._table), me)
+        for attempt in self._connector.attempts(patience=1):
+            with attempt as connection:
+                self._record.forget(connection, self.id)
+                connection.execute(statements.leave(self._table), {"claimjobs_me": self.id})
 
     def retire(self) -> None:
         """From now on, do not register on a new connection."""
         self._has_left = True
 
-    def require_primary(self, connection: sa.Connection) -> None:
-        """Raises ServerUnfit if claims of this owner are not safe on the server of a new connection."""
-        self._backend.check_primaries(connection)
-
     def register(self, connection: sa.Connection) -> None:
-        """On a new connection: keep the id, unless it was declared dead, and take the session lock."""
+        """On a new connection: keep the id, unless it was declared dead, and take the session lock.
+
+        Raises ServerUnfit if claims of this owner are not safe on the server of the connection.
+        """
+        self._backend.check_primaries(connection)
         if self._has_left:
             return
         if not self.id or not self._is_alive(connection):
             self._insert(connection)
         self._lock_session(connection)
-
-    def _live_on(self, connection: sa.Connection) -> None:
-        if not self._is_alive(connection):
-            fields = {"event": OWNER_RENEWED, "owner": self.id}
-            log.warning("owner %d was declared dead; going on under a new id", self.id, extra=fields)
-            self._insert(connection)
-            self._lock_session(connection)
 
     def _is_alive(self, connection: sa.Connection) -> bool:
         alive = connection.execute(self._beat, {"claimjobs_me": self.id, **self._process}).rowcount == 1
@@ -172,14 +166,12 @@ class OwnerRow:
         return True
 
     def _id_above_all(self, connection: sa.Connection) -> dict[str, int]:
+        """An id above all that are in use. The counter of the database is moved above it, where it does not follow."""
         largest = sa.select(sa.func.max(self._table.c.id))
         new = id_above(connection, [largest, *self._record.largest])
         move = self._dialect.sessions.give_ids_above(self._table, new)
-        if move is not None:
-            self._move_counter(connection, move)
-        return {"id": new}
-
-    def _move_counter(self, connection: sa.Connection, move: sa.Select[Any]) -> None:
+        if move is None:
+            return {"id": new}
         try:
             connection.execute(move)
         except sa.exc.DBAPIError as error:
@@ -191,6 +183,7 @@ class OwnerRow:
                 f"and this user may not move that ({reason(error)}): run `{' '.join(statement.split())}` as the "
                 "owner of the table"
             ) from error
+        return {"id": new}
 
     def _lock_session(self, connection: sa.Connection) -> None:
         """Take the session lock, and write by which session, and the start of its server; NULL where only the lease

@@ -83,10 +83,6 @@ class Reaper:
                 found = self._dead(connection)
         return found
 
-    def unknown(self) -> list[int]:
-        """The ids of owners that hold jobs and are not in the owners table."""
-        return [owner for (owner,) in self._connector.rows(self._unknown, patience=0)]
-
     def _dead(self, connection: sa.Connection) -> list[OwnerState]:
         # After a crash or a failover all sessions have ended: then a free lock is no sign of death for some seconds.
         calm = self._connector.is_calm
@@ -119,6 +115,14 @@ class Reaper:
             return self.reclaim(seen)
         return 0
 
+    def reclaim_unknown(self) -> int:
+        """Reclaim the jobs of owners that are not in the owners table; return how many. Errors as `reclaim_or_log`."""
+        jobs = 0
+        for (owner,) in self._connector.rows(self._unknown, patience=0):
+            with self._logged(owner):
+                jobs += self.reclaim_by_id(owner)
+        return jobs
+
     @contextlib.contextmanager
     def _logged(self, owner: int) -> Iterator[None]:
         """An error about the jobs of this owner must not keep others waiting."""
@@ -134,28 +138,20 @@ class Reaper:
                 words = "owner %d is dead, and its jobs cannot be reclaimed now: %s"
                 log.warning(words, owner, fields["error"], extra=fields)
 
-    def reclaim_unknown(self) -> int:
-        """Reclaim the jobs of owners that are not in the owners table; return how many. Errors as `reclaim_or_log`."""
-        jobs = 0
-        for owner in self.unknown():
-            with self._logged(owner):
-                jobs += self.reclaim_by_id(owner)
-        return jobs
-
     def reclaim_ownerless(self) -> int:
         """Release the jobs that are claimed without an owner's id; return how many."""
-        count = 0
-        while released := self._connector.transaction(self._release_ownerless, patience=1):
-            count += released
-        return count
-
-    def _release_ownerless(self, connection: sa.Connection) -> int:
-        roles, limit = self._backend.roles, {"claimjobs_limit": AT_ONCE}
-        keys = [key_of(row) for row in connection.execute(statements.ownerless(roles), limit)]
-        if keys:
-            target = SettleGuard(roles, self._backend.dialect, statements.claimed_by_nobody(roles))
-            connection.execute(release(target), {"claimjobs_keys": keys})
-        return len(keys)
+        roles, count = self._backend.roles, 0
+        ownerless, guard = statements.ownerless(roles), statements.claimed_by_nobody(roles)
+        free = release(SettleGuard(roles, self._backend.dialect, guard))
+        while True:
+            for attempt in self._connector.attempts(patience=1):
+                with attempt as connection:
+                    keys = [key_of(row) for row in connection.execute(ownerless, {"claimjobs_limit": AT_ONCE})]
+                    if keys:
+                        connection.execute(free, {"claimjobs_keys": keys})
+            if not keys:
+                return count
+            count += len(keys)
 
     def reclaim(self, seen: OwnerState) -> int:
         """Reclaim the jobs of a dead owner and delete its row, unless it is alive again; return how many jobs.
@@ -172,9 +168,15 @@ class Reaper:
 
         Does nothing for an owner that claims from another table.
         """
-        if not self._is_ours(owner):
+        if self._is_ours(owner) is False:
             return 0
-        self._wait_for_the_end(owner)
+        deadline = time.monotonic() + END_OF_SESSION
+        sessions = statements.sessions_of(self._backend.owners, self._backend.dialect)
+        while (rows := self._connector.rows(sessions, {"claimjobs_me": owner}, patience=1)) and rows[0].holder:
+            if time.monotonic() > deadline:
+                self._end(rows[0].holder, rows[0].session)
+                break
+            time.sleep(0.01)
         return self._reclaim(owner, None, cause=cause)
 
     def release_by_id(self, owner: int) -> int:
@@ -183,13 +185,33 @@ class Reaper:
         Tried again for END_OF_SESSION seconds while its own session has its row or its jobs locked.
         """
         jobs, deadline = 0, time.monotonic() + END_OF_SESSION
-        claims_of = statements.claims_of(self._backend.owners)
-        while self._connector.rows(claims_of, {"claimjobs_me": owner}, patience=1) and self._is_ours(owner):
+        while self._is_ours(owner):
             jobs += self._reclaim(owner, None, charges=False)
             if time.monotonic() > deadline:
                 break
             time.sleep(0.01)
         return jobs
+
+    def _is_ours(self, owner: int) -> bool | None:
+        """Whether it claims from this table, in a way that is seen here. None: it has no row."""
+        claims_of = statements.claims_of(self._backend.owners)
+        rows = self._connector.rows(claims_of, {"claimjobs_me": owner}, patience=1)
+        if not rows:
+            return None
+        claims = rows[0].claims
+        if claims == self._backend.roles.claims:
+            return self._sees_all(RecordDescription.in_row(rows[0].kind, rows[0].sees))
+        fields = {"event": OWNER_ELSEWHERE, "queue": claims, "owner": owner}
+        log.warning("owner %d is not reclaimed: it claims jobs from %s", owner, claims, extra=fields)
+        return False
+
+    def _end(self, holder: int, session: int | None) -> None:
+        """End the session that holds an owner's lock, if it is the one that the owner wrote: it may be a stranger's."""
+        if holder != session:
+            return
+        # It may be another user's session, or may have ended just now. Then only the owner id fences.
+        with contextlib.suppress(sa.exc.DBAPIError):
+            self._connector.write(self._backend.dialect.sessions.end_session(session), patience=0)
 
     def _reclaim(
         self, owner: int, last_beat: datetime | None, *, charges: bool = True, cause: str | None = None
@@ -200,86 +222,13 @@ class Reaper:
             with attempt as connection:
                 jobs, removed, failed = self._declare_dead(connection, owner, last_beat, why, charges=charges)
         if failed is not None:
-            self._unreported.append(failed)
+            self.report_later(failed)
         if jobs:
             self._keys.call_all()
         if jobs or removed:
             fields = {"event": OWNER_DEAD, "queue": self._name, "owner": owner, "jobs": jobs}
             log.warning("owner %d is dead: %d %s reclaimed", owner, jobs, "job" if jobs == 1 else "jobs", extra=fields)
         return jobs
-
-    def give_up(self, claimed: ClaimResult, why: str) -> None:
-        """Reclaim the jobs of one batch, whose owner lives, and whose handler hangs."""
-        roles = self._backend.roles
-        found = [(job.key, roles.value_of("attempts", claim_of(job), 0)) for job in claimed.jobs]
-        outcomes = self._outcomes(found, alone=len(found) == 1, charges=True, why=why)
-        outcomes.batch = claimed.batch
-        for attempt in self._connector.attempts(patience=0):
-            with attempt as connection:
-                stuck = self._write(connection, claimed.owner, outcomes)
-        if outcomes.jobs and not stuck:
-            self._unreported.append(outcomes)
-
-    def _is_ours(self, owner: int) -> bool:
-        claims_of = statements.claims_of(self._backend.owners)
-        rows = self._connector.rows(claims_of, {"claimjobs_me": owner}, patience=1)
-        if not rows:
-            return True
-        row = rows[0]
-        claims = row.claims
-        if claims == self._backend.roles.claims:
-            return self._sees_all(RecordDescription.in_row(row.kind, row.sees))
-        fields = {"event": OWNER_ELSEWHERE, "queue": claims, "owner": owner}
-        log.warning("owner %d is not reclaimed: it claims jobs from %s", owner, claims, extra=fields)
-        return False
-
-    def _wait_for_the_end(self, owner: int) -> None:
-        """Wait until the session of an owner whose process has ended is gone; end the session if it stays."""
-        deadline = time.monotonic() + END_OF_SESSION
-        sessions = statements.sessions_of(self._backend.owners, self._backend.dialect)
-        while rows := self._connector.rows(sessions, {"claimjobs_me": owner}, patience=1):
-            row = rows[0]
-            if row.holder is None:
-                return
-            if time.monotonic() > deadline:
-                self._end(row.holder, row.session)
-                return
-            time.sleep(0.01)
-
-    def _end(self, holder: int, session: int | None) -> None:
-        """End the session that holds an owner's lock, if it is the one that the owner wrote: it may be a stranger's."""
-        if holder != session:
-            return
-        kill = self._backend.dialect.sessions.end_session(session)
-        # It may be another user's session, or may have ended just now. Then only the owner id fences.
-        with contextlib.suppress(sa.exc.DBAPIError):
-            self._connector.write(kill, patience=0)
-
-    def report(self) -> None:
-        """Log the jobs that failed because their owner died, and call the hooks. Not for the heartbeat's thread: a hook
-        that takes long would cost this owner its lease.
-        """
-        while self._unreported:
-            outcomes = self._unreported.popleft()
-            outcomes.jobs = {key: self._job(key, claim_of(job)) for key, job in outcomes.jobs.items()}
-            self._failures.report(outcomes)
-
-    def report_later(self, outcomes: Outcomes) -> None:
-        """Let the next `report` log the failures of these outcomes, too."""
-        self._unreported.append(outcomes)
-
-    def _job(self, key: Key, claim: Mapping[str, Any]) -> Job:
-        """The job as it is now, with its claim as it was; without columns if it is gone or cannot be read."""
-        source, dialect = self._backend.source, self._backend.dialect
-        reader = RowReader(source, dialect)
-        statement = CompiledStatement(statements.reclaimed(source, dialect, reader.columns))
-        values = {"claimjobs_keys": [key]}
-        with contextlib.suppress(sa.exc.SQLAlchemyError, ClaimjobsError):
-            rows = self._connector.transaction(
-                lambda connection: statement.rows(connection, values, reader), patience=1
-            )
-            return with_claim(reader.jobs(rows[:1])[0], claim) if rows else Job(key, {}, claim)
-        return Job(key, {}, claim)
 
     def _declare_dead(
         self, connection: sa.Connection, owner: int, last_beat: datetime | None, why: str, *, charges: bool
@@ -306,6 +255,26 @@ class Reaper:
             return len(rows) - stuck, False, failed
         self._record.forget(connection, owner)
         return len(rows), bool(connection.execute(statements.leave(owners), me).rowcount), failed
+
+    def _is_as_seen(self, connection: sa.Connection, owner: int, last_beat: datetime | None) -> bool:
+        """Lock the owner's row, if it has one; return whether its last heartbeat is still this one."""
+        owners = self._backend.owners
+        seized = connection.execute(statements.seize(owners), {"claimjobs_me": owner}).mappings().first()
+        if seized is not None:
+            return last_beat is None or seized["beat"] == last_beat
+        return connection.execute(sa.select(owners.c.id).where(owners.c.id == owner)).first() is None
+
+    def give_up(self, claimed: ClaimResult, why: str) -> None:
+        """Reclaim the jobs of one batch, whose owner lives, and whose handler hangs."""
+        roles = self._backend.roles
+        found = [(job.key, roles.value_of("attempts", claim_of(job), 0)) for job in claimed.jobs]
+        outcomes = self._outcomes(found, alone=len(found) == 1, charges=True, why=why)
+        outcomes.batch = claimed.batch
+        for attempt in self._connector.attempts(patience=0):
+            with attempt as connection:
+                stuck = self._write(connection, claimed.owner, outcomes)
+        if outcomes.jobs and not stuck:
+            self.report_later(outcomes)
 
     def _write(self, connection: sa.Connection, owner: int, outcomes: Outcomes) -> int:
         """Reclaim jobs; return how many cannot be reclaimed, because the database refuses or swallows the write.
@@ -344,15 +313,6 @@ class Reaper:
             with savepoint(connection):
                 return self._settler.reclaim(connection, owner, replace(some, stores_texts=False))
 
-    def _is_as_seen(self, connection: sa.Connection, owner: int, last_beat: datetime | None) -> bool:
-        """Lock the owner's row, if it has one; return whether its last heartbeat is still this one."""
-        owners = self._backend.owners
-        seized = connection.execute(statements.seize(owners), {"claimjobs_me": owner}).mappings().first()
-        if seized is not None:
-            return last_beat is None or seized["beat"] == last_beat
-        known = connection.execute(sa.select(owners.c.id).where(owners.c.id == owner)).first()
-        return known is None
-
     def _outcomes(self, found: Sequence[tuple[Key, int]], *, alone: bool, charges: bool, why: str) -> Outcomes:
         """The outcomes of a dead owner's jobs. If it held one job, that has failed; if several, all are suspects.
 
@@ -367,10 +327,37 @@ class Reaper:
         if not alone:
             return Outcomes(suspects={key: 0.0 for key, _ in found}, errors=errors)
         [(key, attempts)] = found
-        claim = {} if roles.attempts is None else {roles.attempts.name: attempts}
-        jobs = {key: Job(key, {}, claim)}
+        jobs = {key: Job(key, {}, {} if roles.attempts is None else {roles.attempts.name: attempts})}
         if self._retry.is_last(attempts):
             return Outcomes(dead=[key], errors=errors, jobs=jobs)
         # The machine may be the reason for the first death: the job waits only from the second one on.
         wait = self._retry.wait(attempts) if attempts else 0.0
         return Outcomes(retried={key: wait}, isolated={key}, errors=errors, jobs=jobs)
+
+    # --- telling ---------------------------------------------------------------------------------------
+
+    def report_later(self, outcomes: Outcomes) -> None:
+        """Let the next `report` log the failures of these outcomes."""
+        self._unreported.append(outcomes)
+
+    def report(self) -> None:
+        """Log the jobs that failed because their owner died, and call the hooks. Not for the heartbeat's thread: a hook
+        that takes long would cost this owner its lease.
+        """
+        while self._unreported:
+            outcomes = self._unreported.popleft()
+            outcomes.jobs = {key: self._job(key, claim_of(job)) for key, job in outcomes.jobs.items()}
+            self._failures.report(outcomes)
+
+    def _job(self, key: Key, claim: Mapping[str, Any]) -> Job:
+        """The job as it is now, with its claim as it was; without columns if it is gone or cannot be read."""
+        source, dialect = self._backend.source, self._backend.dialect
+        reader = RowReader(source, dialect)
+        statement = CompiledStatement(statements.reclaimed(source, dialect, reader.columns))
+        with contextlib.suppress(sa.exc.SQLAlchemyError, ClaimjobsError):
+            for attempt in self._connector.attempts(patience=1):
+                with attempt as connection:
+                    rows = statement.rows(connection, {"claimjobs_keys": [key]}, reader)
+            if rows:
+                return with_claim(reader.jobs(rows[:1])[0], claim)
+        return Job(key, {}, claim)

@@ -131,17 +131,17 @@ class Watch:
 
     def silences(self, owners: Sequence[OwnerState], at: float) -> dict[int, float]:
         """For how many seconds each owner has been silent; `at`: this machine's clock, in seconds."""
-        self._known = {seen.id: self._newest(seen, at) for seen in owners}
+        before, self._known = self._known, {}
+        for seen in owners:
+            known = before.get(seen.id)
+            if known is not None and known.beat == seen.beat:
+                self._known[seen.id] = replace(known, seen=at)
+                continue
+            silence = max(0.0, seen.silence)
+            if known is not None and seen.beat > known.beat:
+                silence = min(silence, at - known.seen)
+            self._known[seen.id] = _Heartbeat(seen.beat, silence, since=at, seen=at)
         return {id_: newest.silence + at - newest.since for id_, newest in self._known.items()}
-
-    def _newest(self, seen: OwnerState, at: float) -> _Heartbeat:
-        known = self._known.get(seen.id)
-        if known is not None and known.beat == seen.beat:
-            return replace(known, seen=at)
-        silence = max(0.0, seen.silence)
-        if known is not None and seen.beat > known.beat:
-            silence = min(silence, at - known.seen)
-        return _Heartbeat(seen.beat, silence, since=at, seen=at)
 
 
 def dead_among(

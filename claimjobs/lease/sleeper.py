@@ -264,7 +264,9 @@ class IdleSleeper:
             careful = time.monotonic() - self._owner_dead_at >= CHECK_EVERY and (
                 self._lead.is_held or random.random() * self._asleep < WATCHERS  # noqa: S311
             )
-            why = self._beat_if_due(idle.connection)
+            self._last_active = time.monotonic()
+            if self._last_active - self._beaten + self._longest() >= self._liveness.idle_beat:
+                why = self._beat_asleep(idle.connection)
             why = why or self._check(idle.connection, condition, for_work=for_work, careful=careful)
         return why
 
@@ -281,23 +283,23 @@ class IdleSleeper:
         self._beaten = time.monotonic()
         return None if self._row.mark_asleep(connection) else WakeReason.OWNER_DEAD
 
-    def _beat_if_due(self, connection: sa.Connection) -> WakeReason | None:
-        self._last_active = time.monotonic()
-        if self._last_active - self._beaten + self._longest() < self._liveness.idle_beat:
-            return None
-        return self._beat_asleep(connection)
-
     def _check(
         self, connection: sa.Connection, condition: WakeCondition, *, for_work: bool, careful: bool
     ) -> WakeReason | None:
         """Check for work, and with `careful` for owners that seem dead."""
         if for_work and condition.work is None:
             return WakeReason.WORK
-        given = {"claimjobs_me": self._row.id, "claimjobs_claims": self._backend.roles.claims}
+        if condition.work is not self._work:
+            self._work, self._built = condition.work, {}
+        work, backend = condition.work if for_work else None, self._backend
+        if (for_work, careful) not in self._built:
+            unknown = self._unknown if careful else None
+            self._built[for_work, careful] = statements.check(backend.owners, work, backend.dialect, unknown)
+        given = {"claimjobs_me": self._row.id, "claimjobs_claims": backend.roles.claims}
         try:
-            seen = connection.execute(self._statement(condition.work if for_work else None, careful), given).one()
+            seen = connection.execute(self._built[for_work, careful], given).one()
         except sa.exc.DBAPIError as error:
-            if self._backend.dialect.errors.transient_kind(error) == "interrupted":  # a wake that came during the check
+            if backend.dialect.errors.transient_kind(error) == "interrupted":  # a wake that came during the check
                 return WakeReason.WORK
             raise
         self._asleep, self._awake = seen.asleep, seen.awake
@@ -305,18 +307,6 @@ class IdleSleeper:
             self._owner_dead_at = time.monotonic()
             return WakeReason.OWNER_DEAD
         return WakeReason.WORK if seen.work else None
-
-    def _statement(self, work: sa.ColumnElement[Any] | None, careful: bool) -> sa.Select[Any]:
-        if work is not None and work is not self._work:
-            self._work, self._built = work, {}
-        kind, backend = (work is not None, careful), self._backend
-        if kind not in self._built:
-            self._built[kind] = (
-                statements.careful(backend.owners, work, dialect=backend.dialect, unknown=self._unknown)
-                if careful
-                else statements.check(backend.owners, work)
-            )
-        return self._built[kind]
 
     def _longest(self) -> float:
         """The longest pause until the next check. It is shorter while other owners work, for their jobs if they die."""

@@ -24,7 +24,7 @@ from claimjobs.database.connection import Connector
 from claimjobs.database.error_translation import reason
 from claimjobs.dialects import Key
 from claimjobs.errors import BatchRolledBack, ClaimjobsError, ClaimsDiffer, CrossedFork, NoOpenTransaction
-from claimjobs.lease.checks import ClaimsCheck
+from claimjobs.lease.checks import check_claims
 from claimjobs.lease.owner import Owner
 from claimjobs.lease.sleeper import IdleSleeper
 from claimjobs.log_events import SLEEP_FAILED
@@ -66,7 +66,6 @@ class TransactionHold(Hold):
         self._idle: list[OpenTransaction] = []
         self._busy: list[OpenTransaction] = []
         self._pause_read_at = -math.inf
-        self._claims_check = ClaimsCheck(self._backend)
 
     # --- claiming --------------------------------------------------------------------------------------
 
@@ -119,7 +118,7 @@ class TransactionHold(Hold):
         try:
             for attempt in transaction.attempts(unless=self._control):
                 with attempt as connection:
-                    self._claims_check.run(connection)
+                    check_claims(connection, self._backend)
                     self.note_pause(connection)
                     self._forget_plans(connection)
             self._pause_read_at = time.monotonic()

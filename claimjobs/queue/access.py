@@ -21,7 +21,7 @@ from claimjobs.database.transactions import commits_by_itself
 from claimjobs.enqueue.enqueuer import Enqueuer
 from claimjobs.enqueue.notifier import Notifier
 from claimjobs.errors import BadArgument, CrossedFork, DoneUndecided
-from claimjobs.lease.checks import ClaimsCheck
+from claimjobs.lease.checks import check_claims
 from claimjobs.lease.reaper import Reaper
 from claimjobs.log_events import COMMENTS_LOST
 from claimjobs.options import Finish
@@ -117,7 +117,7 @@ class Access:
         """Reclaims jobs, through a connection of its own."""
         backend, retry = self.must_claim(), self.settings.retry
         with self.connector() as connector:
-            connector.transaction(ClaimsCheck(backend).run, patience=1)
+            connector.transaction(lambda connection: check_claims(connection, backend), patience=1)
             reaper = Reaper(connector, backend, self.reclaims(), retry, failures=self.failures)
             try:
                 yield reaper

@@ -22,7 +22,7 @@ from claimjobs.database.connect import connected
 from claimjobs.dialects import Key
 from claimjobs.errors import UnfitTable
 from claimjobs.instants import age_of
-from claimjobs.lease.checks import ClaimsCheck, require_writes
+from claimjobs.lease.checks import check_claims, require_writes
 from claimjobs.queue.access import Access
 from claimjobs.queue.consumer import Consumer
 from claimjobs.report import Report
@@ -200,7 +200,7 @@ class QueueOperations:
         with connected(self.engine) as connection:
             require_writes(connection, self._access.backend)
             self._access.backend.check_primaries(connection)
-            ClaimsCheck(self._access.backend).run(connection)
+            check_claims(connection, self._access.backend)
         require_capabilities(self.engine, self._consumer.explained())
 
     def explain(self, *, analyze: bool = False, seconds: float | None = None) -> Explanation:

@@ -23,34 +23,28 @@ def mark_asleep(owners: sa.Table) -> sa.Update:
     )
 
 
-def check(owners: sa.Table, work: sa.ColumnElement[Any] | None) -> sa.Select[Any]:
+def check(
+    owners: sa.Table, work: sa.ColumnElement[Any] | None, dialect: Dialect, unknown: sa.Select[Any] | None = None
+) -> sa.Select[Any]:
     """What an idle owner checks: whether there is work, how many other owners sleep, and how many are awake.
 
-    `work`: an expression that is NULL if there is no work. None: this check is not about work.
+    `work`: an expression that is NULL if there is no work. None: this check is not about work. `unknown`: the ids of
+    owners that hold jobs and have no row in `owners.alias("known")`, which are not the rows that are counted. With it
+    the check is also whether there is something to reclaim: owners that seem dead, and jobs of unknown owners. Session
+    locks are checked only for owners that are awake: an owner that sleeps holds no job.
     """
     columns = [
         (sa.literal(0) if work is None else sa.case((work.is_not(None), 1), else_=0)).label("work"),
         _others(owners, owners.c.asleep.is_not(None)).label("asleep"),
         _others(owners, owners.c.asleep.is_(None)).label("awake"),
     ]
+    if unknown is not None:
+        holder = dialect.sessions.lock_holder(owners, owners.c.id)
+        lock_lost = sa.and_(owners.c.asleep.is_(None), owners.c.server_since.is_not(None), holder.is_(None))
+        dead = sa.or_(owners.c.died.is_not(None), silent(owners, dialect, database_now()), lock_lost)
+        columns.append((_others(owners, dead) + sa.case((sa.exists(unknown), 1), else_=0)).label("unwell"))
     claims = sa.bindparam("claimjobs_claims", type_=sa.String)
     return sa.select(*columns).select_from(owners).where(owners.c.claims == claims)
-
-
-def careful(
-    owners: sa.Table, work: sa.ColumnElement[Any] | None, *, dialect: Dialect, unknown: sa.Select[Any]
-) -> sa.Select[Any]:
-    """As `check`, and whether there is something to reclaim: owners that seem dead, and jobs of unknown owners.
-
-    Session locks are checked only for owners that are awake: an owner that sleeps holds no job. `unknown`: the ids of
-    owners that hold jobs and have no row in `owners.alias("known")`, which are not the rows that are counted.
-    """
-    now = database_now()
-    locked = owners.c.server_since.is_not(None)
-    lock_lost = sa.and_(owners.c.asleep.is_(None), locked, dialect.sessions.lock_holder(owners, owners.c.id).is_(None))
-    unwell = _others(owners, sa.or_(owners.c.died.is_not(None), silent(owners, dialect, now), lock_lost))
-    unknown_owners = sa.case((sa.exists(unknown), 1), else_=0)
-    return check(owners, work).add_columns((unwell + unknown_owners).label("unwell"))
 
 
 def work(source: ColumnRoles, selection: Selection) -> sa.ColumnElement[Any]:

@@ -108,13 +108,14 @@ def test_a_queue_whose_last_reference_is_dropped_by_its_own_heart_leaves_nothing
     last = [queue]
     backend._queues.remove(queue)
     del queue
-    live_on = owner._live_on
+    is_alive = owner._is_alive
 
-    def drop_it(connection: sa.Connection) -> None:
-        live_on(connection)
+    def drop_it(connection: sa.Connection) -> bool:
+        alive = is_alive(connection)
         last.clear()
+        return alive
 
-    owner._live_on = drop_it  # type: ignore[method-assign]
+    owner._is_alive = drop_it  # type: ignore[method-assign]
     backend.wait_for(lambda: not last, "the heart beats")
     backend.wait_for(lambda: not hearts() and owner_row(backend, me) is None, "it leaves")
     backend.wait_for(lambda: session_of(backend, me) is None, "its session ends")
