@@ -12,7 +12,6 @@ import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
-from itertools import islice
 from typing import Any, Final
 from uuid import UUID
 
@@ -25,8 +24,8 @@ from claimjobs.claim.row_reader import AS_IT_IS, RowReader
 from claimjobs.claim.strategy import LATER, NOTHING, ClaimRequest, ClaimResult, Phase
 from claimjobs.database.compiled_statement import CompiledStatement, PlainReader
 from claimjobs.dialects import Key
-from claimjobs.job import key_of, values_of
-from claimjobs.per_key import PerKey
+from claimjobs.job import Job, key_of, values_of
+from claimjobs.per_key import PerKey, Rate
 from claimjobs.statements.find import Selection
 from claimjobs.statements.key_rows import AT, KeyStatements, parts_of
 from claimjobs.statements.lock import lock
@@ -82,11 +81,6 @@ class KeyRow:
         return self.allowed <= 0 and not self.found_none and self.waits_until is None
 
     @property
-    def is_cut(self) -> bool:
-        """Whether it has more jobs than this claim has taken of it."""
-        return 0 < self.claimed < len(self.jobs)
-
-    @property
     def lead(self) -> float:
         """By how many seconds what was claimed is ahead of the rate."""
         return 0.0 if self.rate_at is None else max(0.0, (self.rate_at - self.now).total_seconds())
@@ -116,29 +110,40 @@ class KeySweep:
     tried: list[Key] = field(default_factory=list)
     """The candidates that the last claim has tried to lock."""
 
-    def begin(self, *, is_time: bool) -> None:
-        """Begin the next claim, at the first key row if it is time."""
+    def begin(self, *, fair: bool) -> None:
+        """Begin the next claim, at the first key row if it is time, or if keys do not take turns."""
         if self.is_cut:
             self.is_cut = False
             return
-        if is_time:
+        if not fair or time.monotonic() >= self.head_at:
             self.place, self.head_at = None, time.monotonic() + HEAD
             self.known.clear()
         self.is_from_head = self.place is None
         self.without_job.clear()
 
+    def learn(self, visited: list[KeyRow], *, suspects: bool) -> None:
+        """How many jobs a key gives; and where the next claim begins: at the first key row that is unused."""
+        found = sum(len(row.jobs) for row in visited) / len(visited)
+        self.jobs_a_key = max(1.0, MEMORY * self.jobs_a_key + (1 - MEMORY) * found)
+        last = max(place for place, row in enumerate(visited) if row.claimed)
+        if suspects or any(row.jobs and not row.claimed for row in visited[:last]):  # suspects beside fresh jobs
+            self.place = None
+        elif self.place is visited[-1] and any(row.jobs for row in visited[last + 1 :]):
+            self.place = visited[last]
 
+
+@dataclass
 class KeyLocking(Locking):
     """Row locks, for jobs of the keys that are next."""
 
+    per_key: PerKey
+    statements: KeyStatements
+    search: KeySearch
+    sweep: KeySweep
     holds = ("lease",)
 
-    def __init__(self, per_key: PerKey, statements: KeyStatements, search: KeySearch, sweep: KeySweep) -> None:
-        self._per_key, self._statements, self._search, self._sweep = per_key, statements, search, sweep
-
     def locks(self, backend: Backend, selection: Selection, known: Sequence[str] = ()) -> JobLocks:
-        given: dict[str, Any] = {"per_key": self._per_key, "statements": self._statements}
-        return KeyRowLocks(backend, selection, known, **given, search=self._search, sweep=self._sweep)
+        return KeyRowLocks(self, backend, selection, known)
 
 
 class KeyRowLocks(JobLocks):
@@ -147,19 +152,10 @@ class KeyRowLocks(JobLocks):
     keyset_order = None
     is_lazy = True
 
-    def __init__(
-        self,
-        backend: Backend,
-        selection: Selection,
-        known: Sequence[str],
-        *,
-        per_key: PerKey,
-        statements: KeyStatements,
-        search: KeySearch,
-        sweep: KeySweep,
-    ) -> None:
-        self._per_key, self._statements, self._search, self._sweep = per_key, statements, search, sweep
-        self._roles, dialect = backend.roles, backend.dialect
+    def __init__(self, keys: KeyLocking, backend: Backend, selection: Selection, known: Sequence[str]) -> None:
+        self._per_key, self._statements = keys.per_key, keys.statements
+        self._search, self._sweep = keys.search, keys.sweep
+        self._roles, dialect, statements = backend.roles, backend.dialect, keys.statements
         self._lateral = dialect.has_lateral
         self._reader = RowReader(backend.roles, dialect, known)
         self._lock = CompiledStatement(lock(backend.roles, dialect, selection, self._reader.parts))
@@ -169,8 +165,8 @@ class KeyRowLocks(JobLocks):
         self._next = {after: Read(statements.next(after=after), as_read, wanted) for after in (False, True)}
         self._count = Read(statements.claimed, as_read)
         jobs = statements.jobs() if self._lateral else statements.jobs_of_one()
-        self._jobs = Read(jobs, as_read and not per_key.waits, "claimjobs_each")
-        self._serve = CompiledStatement(statements.serve(moves=per_key.fair))
+        self._jobs = Read(jobs, as_read and not keys.per_key.waits, "claimjobs_each")
+        self._serve = CompiledStatement(statements.serve(moves=keys.per_key.fair))
         self._hold_back = statements.hold_back(LONGEST)
 
     # --- claiming --------------------------------------------------------------------------------------
@@ -178,57 +174,54 @@ class KeyRowLocks(JobLocks):
     def lock(
         self, connection: sa.Connection, request: ClaimRequest, marked: Mapping[str, Any] = AS_IT_IS
     ) -> ClaimResult:
-        self._sweep.tried, before = [], self._sweep.place
+        sweep = self._sweep
+        sweep.tried, before = [], sweep.place
         try:
-            return self._locked(connection, request, marked)
+            self._call_again(connection)
+            self._search.beside_claims(connection, self._statements)
+            sweep.begin(fair=self._per_key.fair)
+            visited, has_searched = self._visit(connection, request.size)
+            jobs, suspects = self._lock_jobs(connection, visited, request.size, marked)
+            if not (suspects or self._per_key.in_order):
+                jobs += self._behind_locked(connection, visited, request.size - len(jobs), marked)
+            self._place_rows(connection, visited, suspects=suspects)
+            self._search.note_claim(jobs=bool(jobs))
+            if jobs:
+                sweep.learn(visited, suspects=suspects)
+                return ClaimResult(jobs, len(jobs), len(jobs), suspects=suspects)
+            most, may_be_more = len(sweep.without_job), sweep.is_cut or not has_searched
+            if not may_be_more:
+                may_be_more = connection.scalar(self._statements.left, {"claimjobs_rows_wanted": most + 1}) > most
         except BaseException:  # the transaction is rolled back
             self._search.begin_again()
-            self._sweep.place, self._sweep.is_cut = before, False
+            sweep.place, sweep.is_cut = before, False
             raise
-
-    def _locked(self, connection: sa.Connection, request: ClaimRequest, marked: Mapping[str, Any]) -> ClaimResult:
-        sweep = self._sweep
-        if sweep.held_back and self._per_key.limit is not None:
-            self._call_again(connection, self._per_key.limit)
-        self._search.beside_claims(connection, self._statements)
-        sweep.begin(is_time=time.monotonic() >= sweep.head_at or not self._per_key.fair)
-        visited, has_searched = self._visit(connection, request.size)
-        jobs, suspects = self._lock_jobs(connection, visited, request.size, marked)
-        if not (suspects or self._per_key.in_order):
-            jobs += self._behind_locked(connection, visited, request.size - len(jobs), marked)
-        self._place_rows(connection, visited, suspects=suspects)
-        self._search.note_claim(jobs=bool(jobs))
-        if jobs:
-            self._learn(visited, suspects=suspects)
-            return ClaimResult(jobs, len(jobs), len(jobs), suspects=suspects)
-        if sweep.is_cut or not has_searched:
-            return LATER
-        most = len(sweep.without_job)
-        left = connection.scalar(self._statements.left, {"claimjobs_rows_wanted": most + 1})
-        return LATER if left > most else NOTHING
-
-    def _learn(self, visited: list[KeyRow], *, suspects: bool) -> None:
-        """How many jobs a key gives; and where the next claim begins: at the first key row that is unused."""
-        sweep = self._sweep
-        found = sum(len(row.jobs) for row in visited) / len(visited)
-        sweep.jobs_a_key = max(1.0, MEMORY * sweep.jobs_a_key + (1 - MEMORY) * found)
-        last = max(place for place, row in enumerate(visited) if row.claimed)
-        if suspects or any(row.jobs and not row.claimed for row in visited[:last]):  # suspects beside fresh jobs
-            sweep.place = None
-        elif sweep.place is visited[-1] and any(row.jobs for row in visited[last + 1 :]):
-            sweep.place = visited[last]
+        return LATER if may_be_more else NOTHING
 
     def phases(self, request: ClaimRequest, keys: list[Key]) -> list[Phase]:
-        key = key_of(tuple(_any_value(column.type) for column in self._statements.key))
-        counted = Phase("claimed", self._count.statement, {"claimjobs_per_keys": [key]})
-        [some] = self._keys_for_jobs([key])
+        types = [column.type for column in self._statements.key]
+        key = key_of([UUID(int=0) if isinstance(type_, sa.Uuid) else type_.python_type() for type_ in types])
+        some = {"claimjobs_per_keys": [key]} if self._lateral else parts_of(key)
         candidates = {"claimjobs_candidates": keys, "claimjobs_size": request.size}
         return [
             Phase("key rows", self._next[False].statement, {"claimjobs_rows_wanted": request.size}),
-            *([counted] if self._per_key.limit else []),
+            *([Phase("claimed", self._count.statement, {"claimjobs_per_keys": [key]})] if self._per_key.limit else []),
             Phase("find", self._jobs.statement, {"claimjobs_each": request.size, **some}),
             Phase("lock", self._lock.statement, candidates),
         ]
+
+    def _call_again(self, connection: sa.Connection) -> None:
+        """Call the keys that the last claim has held back, and that may have another job by now.
+
+        A settle that was committed after that claim had counted, and before it was committed, could not see that.
+        """
+        keys, limit = self._sweep.held_back, self._per_key.limit
+        if not keys or limit is None:
+            return
+        self._sweep.held_back = []
+        claimed = _by_key(self._count.rows(connection, {"claimjobs_per_keys": keys}))
+        if free := [key for key in keys if claimed.get(key, 0) < limit]:
+            connection.execute(self._statements.call, {"claimjobs_keys": free})
 
     def _visit(self, connection: sa.Connection, size: int) -> tuple[list[KeyRow], bool]:
         """Lock key rows, one page after the other, until their keys have enough candidates. Also whether keys without a
@@ -298,54 +291,42 @@ class KeyRowLocks(JobLocks):
         self, connection: sa.Connection, key_rows: list[KeyRow], each: int = 1
     ) -> Iterator[tuple[KeyRow, Any]]:
         """For each of the first jobs of these keys: its key row; its key, when it is due, whether it is ready, and the
-        size of its group. `each`: at least so many of a key.
+        size of its group. `each`: at least so many of a key. It is one statement, or one for each key.
         """
-        size = len(self._statements.key) if self._lateral else 0
         by_key = {row.key: row for row in key_rows}
         one_more = self._per_key.pace is not None  # a key without a further job is not held back by its rate
         most = {"claimjobs_each": max(each, *(row.allowed + one_more for row in key_rows))}
-        for only, given in zip(key_rows, self._keys_for_jobs(list(by_key)), strict=False):
-            for found in self._jobs.rows(connection, {**given, **most}):
-                *job, due, ready, group_size = found[size:]
-                row = by_key[key_of(found[:size])] if self._lateral else only
+        if self._lateral:
+            width = len(self._statements.key)
+            for found in self._jobs.rows(connection, {"claimjobs_per_keys": list(by_key), **most}):
+                *job, due, ready, group_size = found[width:]
+                yield by_key[key_of(found[:width])], (key_of(job), due, ready, group_size)
+            return
+        for row in key_rows:
+            for *job, due, ready, group_size in self._jobs.rows(connection, {**parts_of(row.key), **most}):
                 yield row, (key_of(job), due, ready, group_size)
-
-    def _keys_for_jobs(self, keys: list[Any]) -> list[dict[str, Any]]:
-        """The parameters by which the jobs of these keys are found: in one statement, or in one for each key."""
-        return [{"claimjobs_per_keys": keys}] if self._lateral else [parts_of(key) for key in keys]
 
     def _lock_jobs(
         self, connection: sa.Connection, key_rows: list[KeyRow], size: int, marked: Mapping[str, Any]
-    ) -> tuple[list[Any], bool]:
+    ) -> tuple[list[Job], bool]:
         """Lock those of the candidates that are still free. Suspects are claimed alone, as elsewhere."""
         row_of = {job: row for row in key_rows for job, _ in row.jobs}
         rows = [(*values_of(job), group_size) for row in key_rows for job, group_size in row.jobs]
         if not rows:
             return [], False
         candidates, wanted = first_group(rows, size)
-        jobs, suspects = self._lock_some(connection, list(islice(candidates, wanted)), wanted, marked)
+        jobs, suspects = self._lock_some(connection, candidates[:wanted], wanted, marked)
         for job in jobs:
             row_of[job.key].claimed += 1
         return jobs, suspects
 
-    def _lock_some(
-        self, connection: sa.Connection, candidates: list[Key], size: int, marked: Mapping[str, Any]
-    ) -> tuple[list[Any], bool]:
-        self._sweep.tried += candidates
-        given = {"claimjobs_candidates": candidates, "claimjobs_size": size}
-        locked = self._lock.rows(connection, given, self._reader)
-        chosen, suspects = first_locked_group(self._reader, locked, size)
-        jobs = self._reader.jobs(chosen, marked)
-        check_keys(self._roles, jobs)
-        return list(jobs), suspects
-
     def _behind_locked(
         self, connection: sa.Connection, key_rows: list[KeyRow], size: int, marked: Mapping[str, Any]
-    ) -> list[Any]:
+    ) -> list[Job]:
         """Jobs of keys whose first jobs others have locked: a stranger's transaction may hold them for long. Suspects
         are waited for.
         """
-        jobs = list[Any]()
+        jobs = list[Job]()
         in_vain = [row for row in key_rows if row.jobs and not row.claimed and not row.jobs[0][1]] if size else []
         random.shuffle(in_vain)  # the first ones may be locked as a whole
         for row in in_vain[:MOST_BEHIND]:
@@ -359,15 +340,15 @@ class KeyRowLocks(JobLocks):
                 jobs += further
         return jobs
 
-    def _call_again(self, connection: sa.Connection, limit: int) -> None:
-        """Call the keys that the last claim has held back, and that may have another job by now.
-
-        A settle that was committed after that claim had counted, and before it was committed, could not see that.
-        """
-        keys, self._sweep.held_back = self._sweep.held_back, []
-        claimed = _by_key(self._count.rows(connection, {"claimjobs_per_keys": keys}))
-        if free := [key for key in keys if claimed.get(key, 0) < limit]:
-            connection.execute(self._statements.call, {"claimjobs_keys": free})
+    def _lock_some(
+        self, connection: sa.Connection, candidates: list[Key], size: int, marked: Mapping[str, Any]
+    ) -> tuple[list[Job], bool]:
+        self._sweep.tried += candidates
+        given = {"claimjobs_candidates": candidates, "claimjobs_size": size}
+        chosen, suspects = first_locked_group(self._reader, self._lock.rows(connection, given, self._reader), size)
+        jobs = self._reader.jobs(chosen, marked)
+        check_keys(self._roles, jobs)
+        return jobs, suspects
 
     # --- when the keys are next --------------------------------------------------------------------------
 
@@ -379,27 +360,26 @@ class KeyRowLocks(JobLocks):
         sweep.held_back = [row.key for row in key_rows if row.is_held_back and row.is_full]
         if self._per_key.pace is not None:
             rated = [row for row in key_rows if row.claimed or row.is_held_back]
-            self._place_rated(connection, rated, moves=self._per_key.fair and not suspects)
+            self._place_rated(connection, rated, self._per_key.pace, moves=self._per_key.fair and not suspects)
         else:
-            for some in (False, True):  # one that is cut is behind the others, by the clock
-                keys = [row.key for row in key_rows if row.claimed and row.is_cut is some and not suspects]
-                if keys:
+            served = [] if suspects else [row for row in key_rows if row.claimed]
+            for is_cut in (False, True):  # one that has more jobs than were taken is behind the others, by the clock
+                if keys := [row.key for row in served if (row.claimed < len(row.jobs)) is is_cut]:
                     self._serve.count(connection, {"claimjobs_keys": keys})
             if sweep.held_back:
                 connection.execute(self._hold_back, {"claimjobs_keys": sweep.held_back})
-        self._wait(connection, {row.key: max(row.waits_until, row.now) for row in key_rows if row.waits_until})
-        passed = self._end_or_wait(connection, [row for row in key_rows if row.found_none])
+        until = {row.key: max(row.waits_until, row.now) for row in key_rows if row.waits_until}
+        passed = self._end_or_wait(connection, [row for row in key_rows if row.found_none], until)
+        if until:
+            connection.execute(self._statements.wait, [{AT: at, **parts_of(key)} for key, at in until.items()])
         sweep.known -= {row.key for row in key_rows if row.claimed}
         if passed - sweep.known and not sweep.is_cut:  # a job may have been inserted while this claim searched
             sweep.place = None
         sweep.known |= passed
         sweep.without_job |= passed
 
-    def _place_rated(self, connection: sa.Connection, key_rows: list[KeyRow], *, moves: bool) -> None:
+    def _place_rated(self, connection: sa.Connection, key_rows: list[KeyRow], pace: Rate, *, moves: bool) -> None:
         """A key is next when the rate allows another job of it. `moves`: it is behind all others if that is now."""
-        pace = self._per_key.pace
-        if not key_rows or pace is None:
-            return
         sent = []
         for row in key_rows:
             lead = row.lead + row.claimed * pace.interval
@@ -410,28 +390,30 @@ class KeyRowLocks(JobLocks):
             rate_at = row.now + timedelta(seconds=lead)
             values = {"claimjobs_held_back": wait > 0 and row.has_more, "claimjobs_rate_at": rate_at, AT: at}
             sent.append({**values, **parts_of(row.key)})
-        connection.execute(self._statements.place, sent)
+        if sent:
+            connection.execute(self._statements.place, sent)
 
-    def _end_or_wait(self, connection: sa.Connection, key_rows: list[KeyRow]) -> Set[Any]:
-        """No job of these keys was found for this claim. Returns those that have one that is due, for another claim. A
-        key row that knows what was claimed at a rate stays.
+    def _end_or_wait(self, connection: sa.Connection, key_rows: list[KeyRow], until: dict[Any, datetime]) -> Set[Any]:
+        """No job of these keys was found for this claim. Returns those that have one that is due, for another claim.
+
+        Others are added to `until`, with the instant when they are next, or have no job at all and end. A key row that
+        knows what was claimed at a rate stays.
         """
         if not key_rows:
             return set()
-        keys = [row.key for row in key_rows]
-        rows = connection.execute(self._statements.waiting, {"claimjobs_per_keys": keys})
+        rows = connection.execute(self._statements.waiting, {"claimjobs_per_keys": [row.key for row in key_rows]})
         due = {key: at for key, at in _by_key(rows).items() if at is not None}
-        if ended := [row.key for row in key_rows if row.key not in due and not row.lead]:
+        ended = []
+        for row in key_rows:
+            if row.key in due and due[row.key] > row.now:
+                until[row.key] = due.pop(row.key)
+            elif row.key not in due and row.rate_at and row.lead:
+                until[row.key] = row.rate_at
+            elif row.key not in due:
+                ended.append(row.key)
+        if ended:
             connection.execute(self._statements.end, {"claimjobs_keys": ended})
-        later = {row.key: due[row.key] for row in key_rows if row.key in due and due[row.key] > row.now}
-        rated = {row.key: row.rate_at for row in key_rows if row.key not in due and row.lead and row.rate_at}
-        self._wait(connection, {**later, **rated})
-        return due.keys() - later.keys()
-
-    def _wait(self, connection: sa.Connection, until: Mapping[Any, datetime]) -> None:
-        """These keys are next at these instants."""
-        if until:
-            connection.execute(self._statements.wait, [{AT: at, **parts_of(key)} for key, at in until.items()])
+        return due.keys()
 
 
 class Read:
@@ -447,11 +429,6 @@ class Read:
         if self._compiled is None:
             return connection.execute(self.statement, given).all()
         return self._compiled.rows(connection, given, PlainReader())
-
-
-def _any_value(type_: Any) -> Any:
-    """A value of a column, to show a statement."""
-    return UUID(int=0) if isinstance(type_, sa.Uuid) else type_.python_type()
 
 
 def _aware(instant: datetime | None) -> Any:

@@ -118,12 +118,9 @@ def _first_group(roles: ColumnRoles, locked: sa.CTE, columns: Sequence[sa.Column
     first = _once(sa.select(locked.c[SUSPECT]).limit(sa.literal_column("1")), "claimjobs_first_suspect").c[SUSPECT]
     wanted = [locked.c[str(column.key)] for column in columns]
     group = sa.select(*wanted).where(locked.c[SUSPECT] == sa.select(first).scalar_subquery())
-    return group.limit(sa.select(_at_most(first, SIZE)).scalar_subquery()).cte("claimjobs_same_group")
-
-
-def _at_most(group_size: sa.ColumnElement[Any], size: sa.ColumnElement[Any]) -> sa.ColumnElement[Any]:
-    """How many jobs of a group of suspects may be claimed at once (in Python: `claimjobs.claim.candidates.at_most`)."""
-    return sa.case((group_size > 0, sa.func.least(size, sa.func.greatest(group_size // 2, 1))), else_=size)
+    # In Python: `claimjobs.claim.candidates.at_most`.
+    at_most = sa.case((first > 0, sa.func.least(SIZE, sa.func.greatest(first // 2, 1))), else_=SIZE)
+    return group.limit(sa.select(at_most).scalar_subquery()).cte("claimjobs_same_group")
 
 
 def _claimed(

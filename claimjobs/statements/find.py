@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
 from itertools import groupby
 from typing import Any, Final
 
@@ -85,32 +84,25 @@ class KeysetOrder:
         return tuple(self.falling)
 
     def after(self, selection: Selection, dialect: Dialect) -> Selection:
-        """The selection after a place, which parameters give."""
-        values = [sa.bindparam(AFTER.format(i), type_=column.type) for i, column in enumerate(self.columns)]
-        ranges = self._ranges(dialect, values)
-        place = None if any(self.falling.values()) else dict(zip(self.columns, values, strict=True))
-        return replace(selection, after=[sa.or_(*ranges)] if dialect.reads_ranges_in_order else ranges, place=place)
+        """The selection after a place, which parameters give.
 
-    def _ranges(self, dialect: Dialect, place: Sequence[sa.BindParameter[Any]]) -> list[sa.ColumnElement[bool]]:
-        """The rows after the place, as ranges of an index over the columns: one for each run of columns with the same
-        direction. The nearest range has the values of the place in all columns before the last run.
+        The rows after it are ranges of an index over the columns: one for each run of columns with the same direction.
+        The nearest one has the values of the place in all columns before the last run.
         """
+        place = {column: sa.bindparam(AFTER.format(i), type_=column.type) for i, column in enumerate(self.columns)}
         ranges: list[sa.ColumnElement[bool]] = []
         same: list[sa.ColumnElement[bool]] = []
-        for falling, run in groupby(zip(self.columns, place, strict=True), lambda at: self.falling[at[0]]):
-            columns, values = zip(*run, strict=True)
-            ranges.insert(0, sa.and_(*same, dialect.after_values(columns, values, falling=falling)))
-            same += [column == value for column, value in zip(columns, values, strict=True)]
-        return ranges
+        for falling, run in groupby(self.columns, lambda column: self.falling[column]):
+            columns = list(run)
+            behind = dialect.after_values(columns, [place[column] for column in columns], falling=falling)
+            ranges.insert(0, sa.and_(*same, behind))
+            same += [column == place[column] for column in columns]
+        after = [sa.or_(*ranges)] if dialect.reads_ranges_in_order else ranges
+        return replace(selection, after=after, place=None if any(self.falling.values()) else place)
 
     def place(self, row: Mapping[str, Any]) -> dict[str, Any]:
         """The parameters of the place of this row."""
-        return {parameter: row[name] for parameter, name in self._parameters}
-
-    @cached_property
-    def _parameters(self) -> Sequence[tuple[str, str]]:
-        """The parameter of each column, and its name."""
-        return [(AFTER.format(i), column.name) for i, column in enumerate(self.columns)]
+        return {AFTER.format(i): row[column.name] for i, column in enumerate(self.columns)}
 
     def order_of(self, rows: sa.FromClause) -> list[sa.ColumnElement[Any]]:
         """The ORDER BY for other rows that have these columns."""
@@ -120,10 +112,13 @@ class KeysetOrder:
 def keyset_order_of(selection: Selection) -> KeysetOrder | None:
     """The order of a selection, if a claim can enter it anywhere."""
     falling: dict[sa.Column[Any], bool] = {}
-    for column, falls in map(_step, selection.order):
-        if column is None or (column.nullable and column not in set(_never_null(selection.ready))):
+    for term in selection.order:
+        column = term.element if isinstance(term, sa.UnaryExpression) else term
+        if not isinstance(column, sa.Column) or not isinstance(column.type, EXACT) or isinstance(column.type, INEXACT):
             return None
-        falling.setdefault(column, falls)
+        if column.nullable and column not in set(_never_null(selection.ready)):
+            return None
+        falling.setdefault(column, isinstance(term, sa.UnaryExpression) and term.modifier is operators.desc_op)
     return KeysetOrder(falling, selection.in_sweeps) if falling else None
 
 
@@ -140,27 +135,15 @@ def _never_null(ready: Any) -> Iterator[sa.ColumnElement[Any]]:
             yield from (ready.left, ready.right)
 
 
-def _step(term: sa.ColumnElement[Any]) -> tuple[sa.Column[Any] | None, bool]:
-    """The column of a term of an ORDER BY (None if it is no column of an exact type), and whether it descends."""
-    falling = isinstance(term, sa.UnaryExpression) and term.modifier is operators.desc_op
-    column = term.element if isinstance(term, sa.UnaryExpression) else term
-    exact = isinstance(column, sa.Column) and isinstance(column.type, EXACT) and not isinstance(column.type, INEXACT)
-    return (column if exact else None), falling  # type: ignore[return-value]  # exact: a Column
-
-
 def find(roles: ColumnRoles, selection: Selection) -> sa.Select[Any]:
     """The first `limit` jobs that are ready, in order: their keys, then the sizes of their groups of suspects."""
-    return first(sa.select(*roles.key, group_size(roles).label(SUSPECT)), selection)
+    rows = sa.select(*roles.key, group_size(roles).label(SUSPECT))
+    return one_after_another([part.limit(LIMIT) for part in in_order(rows, selection)], LIMIT)
 
 
 def group_size(roles: ColumnRoles) -> sa.ColumnElement[int]:
     """How many jobs were in the batch that failed as a whole with this one. 0: the job is no suspect."""
     return sa.literal(0, sa.Integer) if roles.suspect is None else counted(roles.suspect)
-
-
-def first(rows: sa.Select[Any], selection: Selection) -> sa.Select[Any]:
-    """The first `limit` rows of a selection, in order."""
-    return one_after_another([part.limit(LIMIT) for part in in_order(rows, selection)], LIMIT)
 
 
 def in_order(rows: sa.Select[Any], selection: Selection) -> list[sa.Select[Any]]:

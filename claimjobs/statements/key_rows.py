@@ -6,6 +6,7 @@ The parameter `per_keys` is a list of keys of `per_key`, in the form that `diale
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import KW_ONLY, dataclass
 from functools import cached_property
 from typing import Any, Final
 from uuid import UUID
@@ -27,6 +28,7 @@ EACH: Final = sa.bindparam("claimjobs_each", type_=sa.Integer)
 """How many jobs of a key are read."""
 AT: Final = "claimjobs_next_at"
 NOW: Final = "claimjobs_now"
+HELD: Final = "claimjobs_held_back"
 READY: Final = "claimjobs_is_ready"
 """1; or 0 for a failed job for which the later ones of its key wait."""
 FIRST: Final = "claimjobs_first"
@@ -38,27 +40,24 @@ PART: Final = "claimjobs_part_{}"
 """The parameters for one key."""
 
 
+@dataclass(eq=False)
 class KeyStatements:
     """The statements of one queue."""
 
-    def __init__(
-        self,
-        key_rows: KeyRows,
-        source: ColumnRoles,
-        dialect: Dialect,
-        *,
-        selection: Selection,
-        job_rows: JobRows,
-        held: sa.ColumnElement[bool] | None,
-        weights: Mapping[Any, float],
-        now: sa.ColumnElement[Any],
-    ) -> None:
-        """`held`: the predicate of a failed job for which later ones wait; None: they do not. `weights`: those of
-        `per_key`.
-        """
-        self._key_rows, self._source, self._dialect, self._now = key_rows, source, dialect, now
-        self._selection, self._job_rows, self._held, self._weights = selection, job_rows, held, weights
-        self.key, self._table = key_rows.key, key_rows.table
+    key_rows: KeyRows
+    source: ColumnRoles
+    dialect: Dialect
+    _: KW_ONLY
+    selection: Selection
+    job_rows: JobRows
+    held: sa.ColumnElement[bool] | None
+    """The predicate of a failed job for which later ones wait; None: they do not."""
+    weights: Mapping[Any, float]
+    """Those of `per_key`."""
+    now: sa.ColumnElement[Any]
+
+    def __post_init__(self) -> None:
+        self.key, self._table = self.key_rows.key, self.key_rows.table
 
     # --- key rows ----------------------------------------------------------------------------------------
 
@@ -69,75 +68,78 @@ class KeyStatements:
         `after`: after the key row of the parameters `claimjobs_next_at` and `claimjobs_part_0` ...
         """
         table = self._table
+        columns = [*self.key, table.c.next_at, table.c.rate_at, sa.type_coerce(self.now, Instant).label(NOW)]
+        if self.weights:  # the database compares the keys: it knows which spellings are the same
+            given = [(self._is(key), sa.literal(weight, sa.Double)) for key, weight in self.weights.items()]
+            columns.append(sa.case(*given, else_=sa.literal(1.0, sa.Double)).label(WEIGHT))
         order = (table.c.next_at, *self.key)
-        columns = (*self.key, table.c.next_at, table.c.rate_at, sa.type_coerce(self._now, Instant).label(NOW))
-        rows = sa.select(*columns, *self._weight).where(table.c.next_at <= self._now).order_by(*order).limit(COUNT)
+        rows = sa.select(*columns).where(table.c.next_at <= self.now).order_by(*order).limit(COUNT)
         if after:
-            place = [sa.bindparam(AT, type_=Instant()), *self._one()]
-            rows = rows.where(self._dialect.after_values(order, place))
+            rows = rows.where(self.dialect.after_values(order, [sa.bindparam(AT, type_=Instant()), *self._one()]))
         return rows.with_for_update(skip_locked=True)
-
-    @property
-    def _weight(self) -> Sequence[sa.ColumnElement[float]]:
-        """The database compares the keys: it knows which spellings are the same."""
-        given = [(self._is(key), sa.literal(weight, sa.Double)) for key, weight in self._weights.items()]
-        return [sa.case(*given, else_=sa.literal(1.0, sa.Double)).label(WEIGHT)] if given else []
 
     def _is(self, key: Any) -> sa.ColumnElement[bool]:
         """The predicate of a key that a user has written, in a map perhaps as a text."""
-        written = (column == _written(part, column) for column, part in zip(self.key, values_of(key), strict=True))
-        return sa.and_(*written)
+        return sa.and_(
+            *(column == _written(part, column) for column, part in zip(self.key, values_of(key), strict=True))
+        )
 
     def first_due(self, limit: int) -> sa.Select[Any]:
         """The key rows that have been due for the longest time: key, `next_at`, and the time."""
-        return self._with_now(self._table.c.next_at <= self._now).limit(limit)
+        return self._with_now(self._table.c.next_at <= self.now).limit(limit)
 
     def first_held_back(self, limit: int, among: int) -> sa.Select[Any]:
         """The next ones that a limit or a rate holds back, among the next `among` that are not due: as `first_due`."""
-        later = self._with_now(self._table.c.next_at > self._now, self._table.c.held_back).limit(among)
+        later = self._with_now(self._table.c.next_at > self.now, self._table.c.held_back).limit(among)
         rows = later.subquery("claimjobs_later")
         return sa.select(*list(rows.c)[:-1]).where(rows.c.held_back).order_by(rows.c.next_at).limit(limit)
 
     def _with_now(self, which: sa.ColumnElement[bool], *more: sa.Column[Any]) -> sa.Select[Any]:
         at = self._table.c.next_at
-        rows = sa.select(*self.key, at, sa.type_coerce(self._now, Instant).label(NOW), *more)
+        rows = sa.select(*self.key, at, sa.type_coerce(self.now, Instant).label(NOW), *more)
         return rows.where(which).order_by(at, *self.key)
 
     @cached_property
     def left(self) -> sa.Select[Any]:
         """How many key rows are due or held back by a limit or a rate, up to the parameter `claimjobs_rows_wanted`."""
         table = self._table
-        rows = sa.select(sa.literal(1)).where(sa.or_(table.c.held_back, table.c.next_at <= self._now)).limit(COUNT)
+        rows = sa.select(sa.literal(1)).where(sa.or_(table.c.held_back, table.c.next_at <= self.now)).limit(COUNT)
         return sa.select(sa.func.count()).select_from(rows.subquery("claimjobs_left"))
 
     @property
     def is_due(self) -> sa.ColumnElement[Any]:
         """A scalar that is NULL if no key is due, and a search would find none among the first jobs that are ready."""
-        table, jobs = self._table, self._key_rows.of_jobs
-        due = sa.select(sa.literal(1)).where(table.c.next_at <= self._now).order_by(table.c.next_at).limit(1)
-        first = sa.select(*jobs).where(self._selection.found).order_by(*jobs, *self._selection.order).limit(SOME)
-        ready = first.select_from(self._source.table).subquery("claimjobs_ready")
+        table, jobs = self._table, self.key_rows.of_jobs
+        due = sa.select(sa.literal(1)).where(table.c.next_at <= self.now).order_by(table.c.next_at).limit(1)
+        first = sa.select(*jobs).where(self.selection.found).order_by(*jobs, *self.selection.order).limit(SOME)
+        ready = first.select_from(self.source.table).subquery("claimjobs_ready")
         found = self._missing(sa.select(ready).distinct().subquery("claimjobs_found")).subquery("claimjobs_wanted")
         new = sa.select(sa.literal(1)).select_from(found).where(found.c[WANTED] == 1).limit(1)
         return sa.func.coalesce(due.scalar_subquery(), new.scalar_subquery())
 
     def serve(self, *, moves: bool) -> sa.Update:
         """Jobs of the `keys` were claimed. `moves`: these keys are behind all others now."""
-        values: dict[str, Any] = {"held_back": False, **({"next_at": self._now} if moves else {})}
+        values: dict[str, Any] = {"held_back": False, **({"next_at": self.now} if moves else {})}
         return self._these(sa.update(self._table).values(values))
+
+    def hold_back(self, seconds: float) -> sa.Update:
+        """A limit keeps back the jobs of the `keys`, for so many seconds at most."""
+        at = self.dialect.later(self.now, sa.literal(seconds))
+        return self._these(sa.update(self._table).values(next_at=at, held_back=True))
+
+    @cached_property
+    def call(self) -> sa.Update:
+        """Those of the `keys` that a limit has held back are next now."""
+        return self._these(call(self.key_rows, self.now))
+
+    def _these(self, update: sa.Update) -> sa.Update:
+        return self.dialect.restrict_to_keys(update, self.key, None)
 
     @cached_property
     def place(self) -> sa.Update:
         """When the key of the parameters `claimjobs_part_0` ... is next, at a rate."""
-        rate_at = sa.bindparam("claimjobs_rate_at", type_=Instant())
-        return self._one_waits.values(
-            rate_at=rate_at, held_back=sa.bindparam("claimjobs_held_back", type_=sa.Boolean())
-        )
-
-    def hold_back(self, seconds: float) -> sa.Update:
-        """A limit keeps back the jobs of the `keys`, for so many seconds at most."""
-        at = self._dialect.later(self._now, sa.literal(seconds))
-        return self._these(sa.update(self._table).values(next_at=at, held_back=True))
+        rate_at, held_back = sa.bindparam("claimjobs_rate_at", type_=Instant()), sa.bindparam(HELD, type_=sa.Boolean())
+        return self._one_waits.values(rate_at=rate_at, held_back=held_back)
 
     @cached_property
     def wait(self) -> sa.Update:
@@ -152,15 +154,7 @@ class KeyStatements:
     @cached_property
     def end(self) -> sa.Delete:
         """No job of the `keys` waits."""
-        return self._dialect.restrict_to_keys(self._dialect.delete(self._table), self.key, None)
-
-    @cached_property
-    def call(self) -> sa.Update:
-        """Those of the `keys` that a limit has held back are next now."""
-        return self._these(call(self._key_rows, self._now))
-
-    def _these(self, update: sa.Update) -> sa.Update:
-        return self._dialect.restrict_to_keys(update, self.key, None)
+        return self.dialect.restrict_to_keys(self.dialect.delete(self._table), self.key, None)
 
     # --- their jobs --------------------------------------------------------------------------------------
 
@@ -171,7 +165,7 @@ class KeyStatements:
 
         It begins when the key rows are locked. Whoever claimed a job of these keys had locked them, and has committed.
         """
-        return self._job_rows.claimed_by_key(self._key_rows)
+        return self.job_rows.claimed_by_key(self.key_rows)
 
     def jobs(self) -> sa.Select[Any]:
         """The first `each` jobs of each of `per_keys`: that key, the job's key, when it is due, whether it is
@@ -179,36 +173,36 @@ class KeyStatements:
         """
         found = self._first(self._jobs_of(self.key)).limit(EACH).correlate(self._table).lateral(FIRST)
         rows = sa.select(*self.key, *found.c).select_from(self._table.join(found, sa.true()))
-        return rows.where(self._dialect.among_some(self.key, "claimjobs_per_keys"))
+        return rows.where(self.dialect.among_some(self.key, "claimjobs_per_keys"))
 
     def jobs_of_one(self) -> sa.Select[Any]:
         """As `jobs`, without that key, for the one of the parameters `claimjobs_part_0` ..."""
         return self._first(self._jobs_of(self._one())).limit(EACH)
 
     def _first(self, which: sa.ColumnElement[bool]) -> sa.Select[Any]:
-        source, selection = self._source, self._selection
-        may_be = selection.found if self._held is None else sa.or_(selection.found, self._held)
-        due = sa.type_coerce(self._job_rows.due_at(self._now), Instant).label(AT)
+        source, selection = self.source, self.selection
+        may_be = selection.found if self.held is None else sa.or_(selection.found, self.held)
+        due = sa.type_coerce(self.job_rows.due_at(self.now), Instant).label(AT)
         keys = [column.label(f"claimjobs_k{number}") for number, column in enumerate(source.key)]
         rows = sa.select(*keys, due, self._ready.label(READY), group_size(source).label(SUSPECT))
         # Not the planner of every database knows that an index over these columns has the jobs of one key in order.
         same = [column for column in (source.status,) if column is not None]
-        order = (*same, *self._key_rows.of_jobs, *selection.order)
+        order = (*same, *self.key_rows.of_jobs, *selection.order)
         return rows.select_from(source.table).where(which, may_be).order_by(*order)
 
     @property
     def _ready(self) -> sa.ColumnElement[int]:
-        return sa.literal(1) if self._held is None else sa.case((self._selection.ready, 1), else_=0)
+        return sa.literal(1) if self.held is None else sa.case((self.selection.ready, 1), else_=0)
 
     @cached_property
     def waiting(self) -> sa.Select[Any]:
         """When the first job of each of `per_keys` is due, whatever `where`: key, then instant; NULL: no job of it
         waits.
         """
-        first = sa.select(sa.func.min(self._job_rows.due_at(self._now))).select_from(self._source.table)
-        mine = first.where(self._jobs_of(self.key), self._job_rows.unclaimed).correlate(self._table).scalar_subquery()
+        first = sa.select(sa.func.min(self.job_rows.due_at(self.now))).select_from(self.source.table)
+        mine = first.where(self._jobs_of(self.key), self.job_rows.unclaimed).correlate(self._table).scalar_subquery()
         rows = sa.select(*self.key, sa.type_coerce(mine, Instant))
-        return rows.where(self._dialect.among_some(self.key, "claimjobs_per_keys"))
+        return rows.where(self.dialect.among_some(self.key, "claimjobs_per_keys"))
 
     # --- keys without a key row --------------------------------------------------------------------------
 
@@ -218,27 +212,27 @@ class KeyStatements:
         be next later than one of its jobs. False: behind the first `claimjobs_skipped` jobs. True: after the key of the
         parameters `claimjobs_part_0` ... So each page passes a key with many jobs.
         """
-        return {after: self._page(after=after) for after in (False, True)}
-
-    def _page(self, *, after: bool) -> sa.Select[Any]:
-        jobs = self._key_rows.of_jobs
-        page = sa.select(*jobs).select_from(self._source.table).where(self._job_rows.unclaimed)
-        if after:
-            page = page.where(self._dialect.after_values(jobs, self._one()))
-        else:
-            page = page.offset(sa.bindparam("claimjobs_skipped", type_=sa.Integer))
-        listed = page.order_by(*jobs).limit(COUNT).subquery("claimjobs_page")
-        return self._missing(sa.select(listed).distinct().subquery("claimjobs_found"))
+        jobs = self.key_rows.of_jobs
+        rows = sa.select(*jobs).select_from(self.source.table).where(self.job_rows.unclaimed)
+        pages = {
+            False: rows.offset(sa.bindparam("claimjobs_skipped", type_=sa.Integer)),
+            True: rows.where(self.dialect.after_values(jobs, self._one())),
+        }
+        listed = {which: page.order_by(*jobs).limit(COUNT).subquery("claimjobs_page") for which, page in pages.items()}
+        return {
+            which: self._missing(sa.select(page).distinct().subquery("claimjobs_found"))
+            for which, page in listed.items()
+        }
 
     def _missing(self, keys: sa.FromClause) -> sa.Select[Any]:
-        table, names = self._table, [column.name for column in self._key_rows.of_jobs]
+        table, names = self._table, [column.name for column in self.key_rows.of_jobs]
         same = sa.and_(*(keys.c[name] == table.c[name] for name in names))
         none = ~sa.exists().where(same).correlate(keys)
-        asleep = sa.exists().where(same, table.c.next_at > self._now, ~table.c.held_back).correlate(keys)
-        here = self._jobs_of([keys.c[job.name] for job in self._key_rows.of_jobs])
-        first = self._first(here).with_only_columns(self._ready, maintain_column_froms=True).limit(1).correlate(keys)
-        wanted = sa.case((none, 1), (sa.and_(asleep, first.scalar_subquery() == 1), 1), else_=0)
+        asleep = sa.exists().where(same, table.c.next_at > self.now, ~table.c.held_back).correlate(keys)
         found = [keys.c[name] for name in names]
+        first = self._first(self._jobs_of(found)).with_only_columns(self._ready, maintain_column_froms=True)
+        is_ready = first.limit(1).correlate(keys).scalar_subquery() == 1
+        wanted = sa.case((none, 1), (sa.and_(asleep, is_ready), 1), else_=0)
         return sa.select(*found, wanted.label(WANTED)).order_by(*found)
 
     @cached_property
@@ -246,17 +240,18 @@ class KeyStatements:
         """Insert a key row for each key of such a page that wants one, or say that it is next now. The parameters are
         those of `unknown`. It is one statement, because each key waits for another claim that inserts it, too.
         """
-        return {after: self._insert(page.subquery("claimjobs_missing")) for after, page in self.unknown.items()}
-
-    def _insert(self, page: sa.FromClause) -> sa.Executable:
-        keys = [page.c[column.name] for column in self.key]
-        rows = sa.select(*keys).where(page.c[WANTED] == 1).order_by(*keys)
-        waits = sa.and_(self._table.c.next_at > self._now, ~self._table.c.held_back)
-        return self._dialect.upsert(self._table, self.key, rows, values={self._table.c.next_at: self._now}, guard=waits)
+        table, inserts = self._table, dict[bool, sa.Executable]()
+        waits = sa.and_(table.c.next_at > self.now, ~table.c.held_back)
+        for which, found in self.unknown.items():
+            page = found.subquery("claimjobs_missing")
+            keys = [page.c[column.name] for column in self.key]
+            rows = sa.select(*keys).where(page.c[WANTED] == 1).order_by(*keys)
+            inserts[which] = self.dialect.upsert(table, self.key, rows, values={table.c.next_at: self.now}, guard=waits)
+        return inserts
 
     def _jobs_of(self, key: Sequence[sa.ColumnElement[Any]]) -> sa.ColumnElement[bool]:
         """The predicate of a job of this key, which the index for `per_key` finds."""
-        return self._dialect.with_values(self._key_rows.of_jobs, key)
+        return self.dialect.with_values(self.key_rows.of_jobs, key)
 
     def _one(self) -> Sequence[sa.BindParameter[Any]]:
         return [sa.bindparam(PART.format(number), type_=column.type) for number, column in enumerate(self.key)]
