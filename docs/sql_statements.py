@@ -19,7 +19,6 @@ from claimjobs.options import Liveness
 from claimjobs.statements import claim_rows, key_rows, owners, pause, purge, settle
 from claimjobs.statements import dead_jobs as dead
 from claimjobs.statements import enqueue as inserts
-from claimjobs.statements import idle as sleepers
 from claimjobs.statements import stored_jobs as stored
 from claimjobs.statements.claim import claim, claim_batch
 from claimjobs.statements.find import Selection, find, how_many, keyset_order_of
@@ -223,14 +222,14 @@ def _life(roles: ColumnRoles, dialect: Dialect) -> dict[str, Any]:
 
 
 def _asleep(ours: sa.Table, roles: ColumnRoles, dialect: Dialect) -> dict[str, Any]:
-    work = sleepers.work(roles, Selection(roles.due(database_now()), roles.default_order))
+    work = owners.work(roles, Selection(roles.due(database_now()), roles.default_order))
     listen = dialect.waking.listen(FIRST_OWNER)
     return {
         **({} if listen is None else {"listen": listen}),
-        "lie down": sleepers.mark_asleep(ours),
-        "check": sleepers.check(ours, work, dialect),
-        "careful": sleepers.check(ours, work, dialect, owners.unknown(roles, ours.alias("known"))),
-        "call": sleepers.wake(ours, dialect, DEFAULT_TABLE),
+        "lie down": owners.mark_asleep(ours),
+        "check": owners.check(ours, work, dialect),
+        "careful": owners.check(ours, work, dialect, owners.unknown(roles, ours.alias("known"))),
+        "call": owners.wake(ours, dialect, DEFAULT_TABLE),
         **({"interrupt": dialect.waking.interrupt(4711), "wait": _sleep()} if dialect.interrupts else {}),
     }
 
@@ -259,7 +258,7 @@ def _claims(roles: ColumnRoles, dialect: Dialect, selection: Selection, now: Any
     assert walk is not None  # noqa: S101 - the default order can be entered anywhere
     after = walk.after(selection, dialect)
     read = RowReader(roles, dialect, known=list(record_of(_backend(roles, dialect)).values_of(0))).parts
-    counts = {"count": how_many(roles, selection), "count after": how_many(roles, after)}
+    counts = {"count": how_many(find(roles, selection)), "count after": how_many(find(roles, after))}
     if dialect.claims_in_one_statement:
         one = partial(claim, roles, dialect, now=now, owners=owner_table(), read=read)
         done = settle.delete(settle.SettleGuard(roles, dialect, roles.mine)).cte("claimjobs_settled")

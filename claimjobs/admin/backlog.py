@@ -10,7 +10,7 @@ import sqlalchemy as sa
 
 from claimjobs.admin.stats import read_pause
 from claimjobs.database.clock import in_seconds
-from claimjobs.lease.checks import check_claims
+from claimjobs.lease.registry import check_claims
 from claimjobs.statements import count, stored_jobs
 from claimjobs.statements.job_rows import job_rows
 from claimjobs.table.backend import Backend

@@ -11,8 +11,7 @@ from typing import Any
 import sqlalchemy as sa
 
 from claimjobs.database.transactions import savepoint
-from claimjobs.lease.checks import check_claims
-from claimjobs.lease.registry import OwnerState, dead_among, read_owners
+from claimjobs.lease.registry import OwnerState, check_claims, dead_among, read_owners
 from claimjobs.statements import count, pause
 from claimjobs.statements.job_rows import JobRows, job_rows
 from claimjobs.table.backend import Backend

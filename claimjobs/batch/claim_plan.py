@@ -26,9 +26,9 @@ from claimjobs.per_key import PerKey
 from claimjobs.settle.settler import Settler
 from claimjobs.settle.still_due import StillDueRows
 from claimjobs.statements.find import Selection, all_but
-from claimjobs.statements.idle import work
 from claimjobs.statements.job_rows import job_rows
 from claimjobs.statements.key_rows import KeyStatements
+from claimjobs.statements.owners import work
 from claimjobs.table.backend import Backend
 from claimjobs.table.claim_index import missing_index, sweep_order
 from claimjobs.table.predicates import OrderBy, Where

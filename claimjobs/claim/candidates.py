@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from functools import cached_property
 from typing import Any, Final, Generic, TypeVar
 
 import sqlalchemy as sa
 
 from claimjobs.claim.row_reader import AS_IT_IS, RowReader
-from claimjobs.claim.strategy import After, ClaimRequest, ClaimResult, Phase
+from claimjobs.claim.strategy import After, ClaimRequest, ClaimResult
 from claimjobs.database.compiled_statement import CompiledStatement
 from claimjobs.database.transactions import lost_if_it_fails
 from claimjobs.dialects import Key
@@ -58,6 +57,10 @@ class CursorStatement(ABC, Generic[Statement]):
 class CandidateFinder(CursorStatement[sa.Select[Any]]):
     """Phase 1 as a statement of its own: it reads the keys of candidates, and locks nothing."""
 
+    def __init__(self, backend: Backend, selection: Selection) -> None:
+        super().__init__(backend, selection)
+        self._counts: dict[sa.Select[Any], sa.Select[Any]] = {}
+
     def build(self, selection: Selection) -> sa.Select[Any]:
         return find(self._roles, selection)
 
@@ -81,20 +84,12 @@ class CandidateFinder(CursorStatement[sa.Select[Any]]):
         found = connection.execute(places, {"claimjobs_keys": [key_of(row[:-1])]}).mappings().first()
         return None if found is None else order.place(dict(found))
 
-    def phase(self, request: ClaimRequest) -> Phase:
-        """The statement, for `explain`."""
-        return Phase("find", self.of(request), request.find_parameters)
-
-
-class CandidateCount(CursorStatement[sa.Select[Any]]):
-    """Counts candidates. Sent after a claim that got fewer jobs than it wanted: that one went through all of them."""
-
-    def build(self, selection: Selection) -> sa.Select[Any]:
-        return how_many(self._roles, selection)
-
     def count(self, connection: sa.Connection, request: ClaimRequest) -> int:
-        """How many candidates there are."""
-        count: int = connection.execute(self.of(request), request.find_parameters).scalar_one()
+        """How many candidates there are. Sent after a claim that got fewer jobs than it wanted: it met all of them."""
+        search = self.of(request)
+        if search not in self._counts:
+            self._counts[search] = how_many(search)
+        count: int = connection.execute(self._counts[search], request.find_parameters).scalar_one()
         return count
 
 
@@ -103,7 +98,7 @@ class WrittenClaim(CursorStatement[CompiledStatement]):
 
     def __init__(self, backend: Backend, selection: Selection, reader: RowReader) -> None:
         super().__init__(backend, selection)
-        self.reader = reader
+        self.reader, self._finder = reader, CandidateFinder(backend, selection)
 
     def values_of(self, owner: int) -> Mapping[str, Any]:
         """The values of the columns that the statement writes, which it does not return."""
@@ -124,12 +119,8 @@ class WrittenClaim(CursorStatement[CompiledStatement]):
         group_size = self.reader.group_sizes(claimed[:1])[0] if claimed else 0
         is_full = len(claimed) == at_most(request.size, group_size)
         with lost_if_it_fails(connection):  # jobs that are claimed now are candidates no more
-            examined = len(claimed) if is_full else len(claimed) + self._count.count(connection, request)
+            examined = len(claimed) if is_full else len(claimed) + self._finder.count(connection, request)
         return ClaimResult(jobs, examined, examined, owner, suspects=bool(group_size))
-
-    @cached_property
-    def _count(self) -> CandidateCount:
-        return CandidateCount(self._backend, self._selection)
 
 
 def can_be_committed_unread(roles: ColumnRoles) -> bool:

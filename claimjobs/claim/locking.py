@@ -11,7 +11,6 @@ import sqlalchemy as sa
 
 from claimjobs.claim.batch_statement import BatchStatement
 from claimjobs.claim.candidates import (
-    CandidateCount,
     CandidateFinder,
     CursorStatement,
     at_most,
@@ -145,7 +144,8 @@ class FindThenLock(JobLocks):
 
     def phases(self, request: ClaimRequest, keys: list[Key]) -> list[Phase]:
         candidates = {"claimjobs_candidates": keys, "claimjobs_size": request.size}
-        return [self._finder.phase(request), Phase("lock", self._lock.statement, candidates)]
+        find = Phase("find", self._finder.of(request), request.find_parameters)
+        return [find, Phase("lock", self._lock.statement, candidates)]
 
 
 class FindAndLock(CursorStatement[CompiledStatement], JobLocks):
@@ -155,7 +155,6 @@ class FindAndLock(CursorStatement[CompiledStatement], JobLocks):
         super().__init__(backend, selection)
         self.is_lazy = backend.dialect.locks_in_order
         self._reader = RowReader(backend.roles, backend.dialect, known)
-        self._count = CandidateCount(backend, selection)
         self._finder = CandidateFinder(backend, selection)
 
     def build(self, selection: Selection) -> CompiledStatement:
@@ -174,7 +173,7 @@ class FindAndLock(CursorStatement[CompiledStatement], JobLocks):
         if len(rows) == request.size:
             examined = max(last_of(chosen[-1]), len(chosen))
             return ClaimResult(jobs, examined, examined, suspects=suspects)
-        found = max(len(rows), self._count.count(connection, request))  # some may have gone since
+        found = max(len(rows), self._finder.count(connection, request))  # some may have gone since
         ended = bool(rows) or found < request.limit or self.is_lazy
         end = None if ended else self._finder.end(connection, request)
         return ClaimResult(jobs, found, found, suspects=suspects, end=end)

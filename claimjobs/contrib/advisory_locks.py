@@ -81,8 +81,8 @@ class AdvisoryJobLocks(JobLocks):
         return ClaimResult(jobs, len(rows), examined_of(candidates, jobs, size), suspects=bool(rows[0][-1]))
 
     def phases(self, request: ClaimRequest, keys: list[Key]) -> list[Phase]:
-        again = Phase("check again", self._recheck.statement, {"claimjobs_keys": keys})
-        return [self._finder.phase(request), again]
+        find = Phase("find", self._finder.of(request), request.find_parameters)
+        return [find, Phase("check again", self._recheck.statement, {"claimjobs_keys": keys})]
 
     def _rechecked(
         self, connection: sa.Connection, locks: SessionKeyLocks, keys: list[Key], *, group_size: int

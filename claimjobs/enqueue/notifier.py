@@ -16,7 +16,7 @@ from claimjobs.database.error_translation import reason
 from claimjobs.database.transactions import isolation_of, savepoint
 from claimjobs.errors import ClaimjobsError
 from claimjobs.log_events import WAKE_FAILED
-from claimjobs.statements.idle import wake
+from claimjobs.statements.owners import wake
 from claimjobs.table.backend import Backend
 from claimjobs.table.ddl import table_name
 

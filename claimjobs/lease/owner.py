@@ -18,7 +18,7 @@ from claimjobs.database.fair_lock import AGAIN
 from claimjobs.errors import ClaimjobsError
 from claimjobs.lease.owner_row import OwnerConnector, OwnerRow
 from claimjobs.lease.reaper import Reaper
-from claimjobs.lease.sleeper import IdleSleeper, Lead
+from claimjobs.lease.sleeper import IdleSleeper
 from claimjobs.log_events import HEARTBEAT_FAILED
 from claimjobs.options import CHECK_EVERY
 from claimjobs.settle.settler import Settler
@@ -50,10 +50,7 @@ class Owner:
         )
         self.row = OwnerRow(self.connector, backend, liveness)
         self.reaper = Reaper(self.connector, backend, settler, context.retry, failures=context.failures)
-        self._lead = Lead(self.connector, backend)
-        self.sleeper = IdleSleeper(
-            self.connector, backend, liveness, row=self.row, lead=self._lead, hold=hold, control=control
-        )
+        self.sleeper = IdleSleeper(self.row, liveness, hold, control)
         """It waits between two heartbeats."""
         self._is_out = False
         """Whether the last heartbeat could not be written."""
@@ -103,7 +100,7 @@ class Owner:
 
     def close(self) -> None:
         """Close the connection; the owner does not register on a new one."""
-        self.row.retire()
+        self.row.has_left = True
         self.connector.close()
 
     # --- in the thread ---------------------------------------------------------------------------------
@@ -115,7 +112,7 @@ class Owner:
             if self.sleeper.is_over:
                 return
             began = time.monotonic()
-            often = self._beat_and_reclaim() or self._lead.is_held
+            often = self._beat_and_reclaim() or self.row.leads
             pause = min(max(CHECK_EVERY, SHARE * (time.monotonic() - began)) if often else inf, self._liveness.beat)
 
     def _beat_and_reclaim(self) -> bool:
@@ -137,19 +134,19 @@ class Owner:
             fields = {"event": HEARTBEAT_FAILED, "error": str(error)}
             level = logging.DEBUG if is_databases else logging.ERROR
             log.log(level, "no heartbeat: %s", reason(error), extra=fields, exc_info=None if is_databases else error)
-            self._lead.forget()
+            self.row.stop_leading()
             return True
         return False
 
     def _beat_if_due(self) -> None:
         now = time.monotonic()
-        if now >= self._next_beat or not self._lead.is_held:
+        if now >= self._next_beat or not self.row.leads:
             self.row.beat()
             self.read_pause(patience=0)
             self._next_beat = now + self._liveness.beat
 
     def _reclaim_dead(self) -> None:
-        self._lead.take()
+        self.row.try_to_lead()
         jobs = 0
         try:
             for owner in self.reaper.dead():
@@ -157,7 +154,7 @@ class Owner:
                 if time.monotonic() >= self._next_beat:  # each may take as long as a lock timeout
                     self._beat_if_due()
             # Without session locks there is no leader, and every owner searches.
-            if (self._lead.is_held or not self.connector.locks_are_seen) and time.monotonic() >= self._next_sweep:
+            if (self.row.leads or not self.connector.locks_are_seen) and time.monotonic() >= self._next_sweep:
                 self._next_sweep = time.monotonic() + SWEEP
                 jobs += self.reaper.reclaim_unknown()
         finally:

@@ -15,10 +15,9 @@ from claimjobs.database.connection import Connector
 from claimjobs.database.error_translation import reason
 from claimjobs.database.transactions import savepoint
 from claimjobs.errors import ClaimjobsError, ClaimsDiffer, UnfitTable
-from claimjobs.lease.checks import check_claims
+from claimjobs.lease.registry import check_claims
 from claimjobs.log_events import OWNER_RENEWED
 from claimjobs.options import Liveness
-from claimjobs.statements import idle
 from claimjobs.statements import owners as statements
 from claimjobs.table.backend import Backend
 from claimjobs.table.definitions import FIRST_OWNER, id_above
@@ -52,8 +51,8 @@ class OwnerRow:
     """
 
     def __init__(self, connector: OwnerConnector, backend: Backend, liveness: Liveness) -> None:
-        self._connector = connector
-        self._backend = backend
+        self.connector = connector
+        self.backend = backend
         self._dialect = backend.dialect
         self._table = table = backend.owners
         self._process = here = statements.this_process()
@@ -67,7 +66,7 @@ class OwnerRow:
         self._record = record_of(backend)
         self._beat = statements.beat(table)
         self._is_used = statements.is_used(table, self._dialect, self._record.used)
-        self._mark_asleep = idle.mark_asleep(table)
+        self._mark_asleep = statements.mark_asleep(table)
         self.id = 0
         self.asleep = False
         """Whether its row says that it sleeps, so that producers wake it."""
@@ -75,7 +74,11 @@ class OwnerRow:
         """Whether it has its session lock."""
         self._sessions: set[int] = set()
         """The sessions in which it tried to take its lock."""
-        self._has_left = False
+        self.has_left = False
+        """Whether it does not register on a new connection any more."""
+        self._try_to_lead = sa.select(self._dialect.sessions.try_leader_lock(table, backend.roles.table))
+        self._leads_through = -1
+        """The connection on which it has the lock of the one owner that checks all others most often."""
         connector.row = self
         try:
             connector.transaction(lambda connection: None)
@@ -90,13 +93,27 @@ class OwnerRow:
 
     def beat(self, patience: float | None = 0) -> None:
         """Write a heartbeat. Registers again if this owner was declared dead. Raises as `Connector.attempts`."""
-        for attempt in self._connector.attempts(patience):
+        for attempt in self.connector.attempts(patience):
             with attempt as connection:
                 if not self._is_alive(connection):
                     fields = {"event": OWNER_RENEWED, "owner": self.id}
                     log.warning("owner %d was declared dead; going on under a new id", self.id, extra=fields)
                     self._insert(connection)
                     self._lock_session(connection)
+
+    @property
+    def leads(self) -> bool:
+        """Whether this owner leads. It does not any more after its connection was lost."""
+        return self._leads_through == self.connector.lost
+
+    def try_to_lead(self) -> None:
+        """Try to take the lock of the leader, where locks of sessions are seen by all."""
+        if not self.leads and self.connector.locks_are_seen and self.connector.scalar(self._try_to_lead, patience=0):
+            self._leads_through = self.connector.lost
+
+    def stop_leading(self) -> None:
+        """Take the lock again with the next heartbeat, after an error."""
+        self._leads_through = -1
 
     def mark_asleep(self, connection: sa.Connection) -> bool:
         """Write a heartbeat, and that this owner sleeps until the next one. Returns False if it was declared dead."""
@@ -107,26 +124,22 @@ class OwnerRow:
         """Write how many rows this owner leaves, for `status`. An owner that registers again writes it, too."""
         self._row = {**self._row, "unclaimable": rows}  # the heartbeat's thread may be reading the row
         write = statements.leaves(self._table, rows)
-        self._connector.transaction(lambda connection: connection.execute(write, {"claimjobs_me": self.id}), patience=0)
+        self.connector.transaction(lambda connection: connection.execute(write, {"claimjobs_me": self.id}), patience=0)
 
     def leave(self) -> None:
         """Delete the row of this owner. It must hold no job any more."""
-        for attempt in self._connector.attempts(patience=1):
+        for attempt in self.connector.attempts(patience=1):
             with attempt as connection:
                 self._record.forget(connection, self.id)
                 connection.execute(statements.leave(self._table), {"claimjobs_me": self.id})
-
-    def retire(self) -> None:
-        """From now on, do not register on a new connection."""
-        self._has_left = True
 
     def register(self, connection: sa.Connection) -> None:
         """On a new connection: keep the id, unless it was declared dead, and take the session lock.
 
         Raises ServerUnfit if claims of this owner are not safe on the server of the connection.
         """
-        self._backend.check_primaries(connection)
-        if self._has_left:
+        self.backend.check_primaries(connection)
+        if self.has_left:
             return
         if not self.id or not self._is_alive(connection):
             self._insert(connection)
@@ -158,7 +171,7 @@ class OwnerRow:
         # own.
         here = str(connection.engine.url), self._table.fullname, new
         other = _IDS_HERE.get(here)
-        is_here = other is not None and not other._has_left
+        is_here = other is not None and not other.has_left
         if new < FIRST_OWNER or is_here or connection.scalar(self._is_used, {"claimjobs_me": new}):
             connection.execute(statements.leave(self._table), {"claimjobs_me": new})
             return False
@@ -191,7 +204,7 @@ class OwnerRow:
         """
         session = since = None
         self.locked = False
-        if self._connector.locks_are_seen:
+        if self.connector.locks_are_seen:
             session = connection.execute(sa.select(self._dialect.sessions.number)).scalar_one()
             self._sessions.add(session)
             got = self._try_lock(connection) or self._end_old_session(connection)

@@ -78,22 +78,20 @@ class Reaper:
 
     def dead(self) -> list[OwnerState]:
         """The owners that are dead now."""
+        backend, dead = self._backend, list[OwnerState]()
         for attempt in self._connector.attempts(patience=0):
             with attempt as connection:
-                found = self._dead(connection)
-        return found
-
-    def _dead(self, connection: sa.Connection) -> list[OwnerState]:
-        # After a crash or a failover all sessions have ended: then a free lock is no sign of death for some seconds.
-        calm = self._connector.is_calm
-        owners = [seen for seen in read_owners(connection, self._backend) if self._sees_all(seen.records)]
-        if self._watched_through != self._connector.lost:
-            self._watch.forget()
-            self._watched_through = self._connector.lost
-        silences = self._watch.silences(owners, time.monotonic())
-        for seen in left_by_failover(owners, connection, self._backend, silences):
-            connection.execute(self._expect, {"claimjobs_me": seen.id, "claimjobs_beat": seen.beat})
-        return dead_among(owners, connection, self._backend, locks_tell=calm, silences=silences)
+                # After a crash or a failover all sessions have ended: a free lock is no sign of death for some seconds.
+                calm = self._connector.is_calm
+                owners = [seen for seen in read_owners(connection, backend) if self._sees_all(seen.records)]
+                if self._watched_through != self._connector.lost:
+                    self._watch.forget()
+                    self._watched_through = self._connector.lost
+                silences = self._watch.silences(owners, time.monotonic())
+                for seen in left_by_failover(owners, connection, backend, silences):
+                    connection.execute(self._expect, {"claimjobs_me": seen.id, "claimjobs_beat": seen.beat})
+                dead = dead_among(owners, connection, backend, locks_tell=calm, silences=silences)
+        return dead
 
     def _sees_all(self, records: RecordDescription) -> bool:
         """Whether all that a dead owner with such records has left is seen here. Others reclaim what is not."""
@@ -238,8 +236,13 @@ class Reaper:
         Returns how many jobs were reclaimed, whether the row was deleted, and the outcomes if a job failed.
         """
         me, owners = {"claimjobs_me": owner}, self._backend.owners
+        seized = connection.execute(statements.seize(owners), me).mappings().first()
+        if seized is None:
+            is_as_seen = connection.execute(sa.select(owners.c.id).where(owners.c.id == owner)).first() is None
+        else:
+            is_as_seen = last_beat is None or seized["beat"] == last_beat
         # Another session has locked its row or the record of a claim, or it has written a heartbeat meanwhile.
-        if not (self._is_as_seen(connection, owner, last_beat) and self._record.seize(connection, owner)):
+        if not (is_as_seen and self._record.seize(connection, owner)):
             return 0, False, None
         is_first_time = bool(connection.execute(statements.declare_dead(owners), me).rowcount)
         # `held`: all its jobs. `rows`: those of them that no other session has locked; only these are written now.
@@ -255,14 +258,6 @@ class Reaper:
             return len(rows) - stuck, False, failed
         self._record.forget(connection, owner)
         return len(rows), bool(connection.execute(statements.leave(owners), me).rowcount), failed
-
-    def _is_as_seen(self, connection: sa.Connection, owner: int, last_beat: datetime | None) -> bool:
-        """Lock the owner's row, if it has one; return whether its last heartbeat is still this one."""
-        owners = self._backend.owners
-        seized = connection.execute(statements.seize(owners), {"claimjobs_me": owner}).mappings().first()
-        if seized is not None:
-            return last_beat is None or seized["beat"] == last_beat
-        return connection.execute(sa.select(owners.c.id).where(owners.c.id == owner)).first() is None
 
     def give_up(self, claimed: ClaimResult, why: str) -> None:
         """Reclaim the jobs of one batch, whose owner lives, and whose handler hangs."""

@@ -1,4 +1,4 @@
-"""Registry: reads the owners of a table, and decides which of them are dead."""
+"""Registry: reads the owners of a table, decides which of them are dead, and whether all see each other's claims."""
 
 from __future__ import annotations
 
@@ -9,12 +9,19 @@ from typing import Final
 
 import sqlalchemy as sa
 
+from claimjobs.database.error_translation import reason
+from claimjobs.database.transactions import savepoint
+from claimjobs.dialects.error_codes import READ_ONLY
+from claimjobs.errors import ClaimsDiffer, ReadOnly, session_read_only
 from claimjobs.statements import owners as statements
 from claimjobs.table.backend import Backend
+from claimjobs.table.definitions import OWNER_TABLE
 from claimjobs.table.record_description import RecordDescription
 
 SAME_RUN: Final = 2.0
 """Seconds by which two readings of a server's start may differ, where the server counts in whole seconds."""
+NOBODY: Final = {"claimjobs_me": 0, "claimjobs_host": "", "claimjobs_pid": 0}
+"""An owner that is in no table."""
 
 
 @dataclass(frozen=True)
@@ -22,21 +29,14 @@ class ServerRun:
     """The run of the server that is asked, known by its start."""
 
     since: datetime
-    is_exact: bool
-    """Whether each reading of the start is the same."""
-    shows_locks: bool = True
+    accuracy: float
+    """Seconds by which two readings of the start may differ."""
+    shows_locks: bool
     """Whether it shows the locks of all sessions. One of several primaries shows only its own."""
-
-    @classmethod
-    def of(cls, connection: sa.Connection, backend: Backend) -> ServerRun:
-        """The run of the server of this connection."""
-        sessions = backend.dialect.sessions
-        since, shows_locks = sessions.server_since(connection), sessions.locks_are_seen(connection)
-        return cls(since, sessions.knows_start_exactly, shows_locks)
 
     def is_same(self, since: datetime) -> bool:
         """Whether a run with this start is this one."""
-        return abs((self.since - since).total_seconds()) <= (0.0 if self.is_exact else SAME_RUN)
+        return abs((self.since - since).total_seconds()) <= self.accuracy
 
 
 @dataclass(frozen=True)
@@ -159,7 +159,7 @@ def dead_among(
     silent = silences or {seen.id: seen.silence for seen in owners}
     if not any(seen.holder is None or silent[seen.id] > seen.lease or seen.died for seen in owners):
         return []  # saves a statement in most cases
-    run = ServerRun.of(connection, backend)
+    run = _run_of(connection, backend)
     return [seen for seen in owners if seen.is_dead(run, silent[seen.id], locks_tell=locks_tell)]
 
 
@@ -168,10 +168,14 @@ def left_by_failover(
 ) -> list[OwnerState]:
     """Those of these owners that were silent for longer than a lease while no server took their heartbeats."""
     silent = [seen for seen in owners if seen.died is None and silences[seen.id] > seen.lease]
-    if not silent:
-        return []
-    run = ServerRun.of(connection, backend)
-    return [seen for seen in silent if seen.is_from_before_failover(run)]
+    run = _run_of(connection, backend) if silent else None
+    return [seen for seen in silent if run is not None and seen.is_from_before_failover(run)]
+
+
+def _run_of(connection: sa.Connection, backend: Backend) -> ServerRun:
+    sessions = backend.dialect.sessions
+    accuracy = 0.0 if sessions.knows_start_exactly else SAME_RUN
+    return ServerRun(sessions.server_since(connection), accuracy, sessions.locks_are_seen(connection))
 
 
 def read_owners(connection: sa.Connection, backend: Backend) -> list[OwnerState]:
@@ -179,3 +183,54 @@ def read_owners(connection: sa.Connection, backend: Backend) -> list[OwnerState]
     everyone = statements.everyone(backend.owners, backend.dialect)
     rows = connection.execute(everyone, {"claims": backend.roles.claims}).mappings()
     return [OwnerState(**{field.name: row[field.name] for field in fields(OwnerState)}) for row in rows]
+
+
+def check_claims(connection: sa.Connection, backend: Backend, *, only_reads: bool = False) -> None:
+    """Look for owners of the queue whose claims this program would not see, or that would not see its own.
+
+    Raises ClaimsDiffer. `only_reads`: this program claims nothing, so limits per key are not its concern.
+    """
+    ours = RecordDescription.of(backend)
+    # An owner that records no claims counts while it has its session lock: while it lives.
+    seen = [one.records for one in _owners(connection, backend) if one.records.are_claims or one.holder is not None]
+    if only_reads:
+        others = [theirs for theirs in seen if not ours.without_limits.agree_with(theirs.without_limits)]
+    else:
+        others = [theirs for theirs in seen if not ours.agree_with(theirs)]
+    if others:
+        name = backend.source.name
+        differs = ours.difference_from(others[0], name, beside=backend.user_table is not None)
+        raise ClaimsDiffer(
+            f"table {name!r} has {len(others)} {'owner' if len(others) == 1 else 'owners'} {differs.how}: "
+            f"{differs.step}, or end those consumers first, and run {differs.reclaim} if one of them died"
+        )
+
+
+def _owners(connection: sa.Connection, backend: Backend) -> Sequence[OwnerState]:
+    """All owners of the queue. A transaction as a hold needs no table of owners, and no right to read it."""
+    if backend.by_lease:
+        return read_owners(connection, backend)
+    try:
+        with savepoint(connection):
+            is_there = sa.inspect(connection).has_table(OWNER_TABLE, schema=backend.schema)
+            return read_owners(connection, backend) if is_there else ()
+    except sa.exc.DBAPIError as error:
+        if not backend.dialect.errors.refuses_account(error):
+            raise
+        return ()
+
+
+def require_writes(connection: sa.Connection, backend: Backend) -> None:
+    """Try a write that reaches no row. Raises ReadOnly, or SettingUnfit if the engine is the reason.
+
+    Whether an account may write on a read-only server, only a write tells. Any other error is for other checks to find,
+    so it is undone.
+    """
+    setting = backend.dialect.sessions.read_only_setting(connection)
+    try:
+        with savepoint(connection):
+            connection.execute(statements.beat(backend.owners), NOBODY)
+    except sa.exc.DBAPIError as error:
+        if backend.dialect.errors.broken_kind(error) == READ_ONLY:
+            name = backend.source.name
+            raise (session_read_only(name, *setting) if setting else ReadOnly(name, reason(error))) from error

@@ -21,13 +21,12 @@ import sqlalchemy as sa
 from claimjobs.batch.hold import Hold
 from claimjobs.claim.record import record_of
 from claimjobs.control import Control
-from claimjobs.database.connection import Connector, IdleConnection
+from claimjobs.database.connection import IdleConnection
 from claimjobs.database.error_translation import reason
 from claimjobs.lease.owner_row import OwnerRow
 from claimjobs.log_events import SLEEP_FAILED
 from claimjobs.options import CHECK_EVERY, Liveness
-from claimjobs.statements import idle as statements
-from claimjobs.table.backend import Backend
+from claimjobs.statements import owners as statements
 
 STAYS_MARKED: Final = 0.05
 """If an owner sleeps again within so many seconds, its row says all the time that it sleeps."""
@@ -66,48 +65,13 @@ class WakeReason(Enum):
     """Another thread needs the connection, or no loop waits any more."""
 
 
-class Lead:
-    """The session lock of the one owner that checks all others most often."""
-
-    def __init__(self, connector: Connector, backend: Backend) -> None:
-        self._connector = connector
-        self._try = sa.select(backend.dialect.sessions.try_leader_lock(backend.owners, backend.roles.table))
-        self._taken = False
-        self._through = -1
-
-    @property
-    def is_held(self) -> bool:
-        """Whether this owner leads. It does not any more after its connection was lost."""
-        return self._taken and self._through == self._connector.lost
-
-    def take(self) -> None:
-        """Try to take the lock, where locks of sessions are seen by all."""
-        if not self.is_held and self._connector.locks_are_seen:
-            self._taken = bool(self._connector.scalar(self._try, patience=0))
-            self._through = self._connector.lost
-
-    def forget(self) -> None:
-        """Take it again with the next heartbeat, after an error."""
-        self._taken = False
-
-
 class IdleSleeper:
     """Waits between two heartbeats. It sleeps if all loops of this owner are idle."""
 
-    def __init__(
-        self,
-        connector: Connector,
-        backend: Backend,
-        liveness: Liveness,
-        *,
-        row: OwnerRow,
-        lead: Lead,
-        hold: Hold,
-        control: Control,
-    ) -> None:
+    def __init__(self, row: OwnerRow, liveness: Liveness, hold: Hold, control: Control) -> None:
         """`control` wakes the idle loops when there may be work; `hold` begins its next claim at the head then."""
-        self._connector, self._backend, self._liveness = connector, backend, liveness
-        self._row, self._lead, self._hold, self._control = row, lead, hold, control
+        self._row, self._liveness, self._hold, self._control = row, liveness, hold, control
+        self._connector, self._backend = row.connector, row.backend
         self._ended = threading.Event()
         self._changed = threading.Event()
         """Set when a pause should end: something changed."""
@@ -120,7 +84,7 @@ class IdleSleeper:
         self._asleep = self._awake = 0
         """How many other owners slept, and how many did not, at the last check."""
         self._last_active = self._beaten = self._owner_dead_at = 0.0
-        self._unknown = record_of(backend).unknown(backend.owners.alias("known"))
+        self._unknown = record_of(row.backend).unknown(row.backend.owners.alias("known"))
         self._work: sa.ColumnElement[Any] | None = None
         self._built: dict[tuple[bool, bool], sa.Select[Any]] = {}
         """The statements that check for `_work`, or for nothing; with and without a check of owners."""
@@ -262,7 +226,7 @@ class IdleSleeper:
                 due = time.monotonic() + pause * random.uniform(0.9, 1.0)  # noqa: S311
             # The leader's checks are for dead owners, too, and some of the others', at random.
             careful = time.monotonic() - self._owner_dead_at >= CHECK_EVERY and (
-                self._lead.is_held or random.random() * self._asleep < WATCHERS  # noqa: S311
+                self._row.leads or random.random() * self._asleep < WATCHERS  # noqa: S311
             )
             self._last_active = time.monotonic()
             if self._last_active - self._beaten + self._longest() >= self._liveness.idle_beat:
@@ -310,7 +274,7 @@ class IdleSleeper:
 
     def _longest(self) -> float:
         """The longest pause until the next check. It is shorter while other owners work, for their jobs if they die."""
-        if self._awake and self._lead.is_held:
+        if self._awake and self._row.leads:
             return CHECK_EVERY
         few = self._awake and self._asleep < WATCHERS
         return self._liveness.beat if few else CYCLE * self._liveness.lease

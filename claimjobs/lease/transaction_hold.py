@@ -24,8 +24,8 @@ from claimjobs.database.connection import Connector
 from claimjobs.database.error_translation import reason
 from claimjobs.dialects import Key
 from claimjobs.errors import BatchRolledBack, ClaimjobsError, ClaimsDiffer, CrossedFork, NoOpenTransaction
-from claimjobs.lease.checks import check_claims
 from claimjobs.lease.owner import Owner
+from claimjobs.lease.registry import check_claims
 from claimjobs.lease.sleeper import IdleSleeper
 from claimjobs.log_events import SLEEP_FAILED
 from claimjobs.settle.outcomes import Outcomes

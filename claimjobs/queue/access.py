@@ -21,8 +21,8 @@ from claimjobs.database.transactions import commits_by_itself
 from claimjobs.enqueue.enqueuer import Enqueuer
 from claimjobs.enqueue.notifier import Notifier
 from claimjobs.errors import BadArgument, CrossedFork, DoneUndecided
-from claimjobs.lease.checks import check_claims
 from claimjobs.lease.reaper import Reaper
+from claimjobs.lease.registry import check_claims
 from claimjobs.log_events import COMMENTS_LOST
 from claimjobs.options import Finish
 from claimjobs.report import Report

@@ -22,7 +22,7 @@ from claimjobs.database.connect import connected
 from claimjobs.dialects import Key
 from claimjobs.errors import UnfitTable
 from claimjobs.instants import age_of
-from claimjobs.lease.checks import check_claims, require_writes
+from claimjobs.lease.registry import check_claims, require_writes
 from claimjobs.queue.access import Access
 from claimjobs.queue.consumer import Consumer
 from claimjobs.report import Report

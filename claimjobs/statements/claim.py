@@ -54,10 +54,23 @@ def claim(
     What is read twice, and what locks, is MATERIALIZED. Without that a planner may run it twice, and the second run
     locks other rows. The size of the group is read from the first locked row: a query of its own reads a page more.
     """
-    owner_alive = _alive(roles, dialect, alive(owners), settled)
+    owner_alive = _alive(roles, dialect, owners, settled)
     keys = [column.label(KEY.format(i)) for i, column in enumerate(roles.key)]
-    chosen = _first_group(roles, _locked(roles, selection, owner_alive, keys), keys)
-    claimed, order = _claimed(roles, dialect, chosen, selection=selection, now=now, columns=[*read.plain, *read.joined])
+    chosen = _chosen(roles, selection, owner_alive, keys)
+    columns, written, in_order = [*read.plain, *read.joined], ownership(roles, now), keyset_order_of(selection)
+    update = sa.update(roles.table).values(written)
+    # An UPDATE returns rows in any order. If the columns of the order are returned, and the UPDATE does not write them,
+    # they sort the rows, and the UPDATE finds its jobs by an array of keys. That is a tenth less work than a join with
+    # the numbered jobs.
+    if in_order is None or len(roles.key) > 1 or not set(columns) - set(written) >= set(in_order.columns):
+        places = dialect.numbered(chosen, PLACE)
+        claimed = update.where(same_key(roles, places)).returning(*columns, places.c[PLACE]).cte("claimjobs_claimed")
+        order: list[sa.ColumnElement[Any]] = [claimed.c[PLACE]]
+    else:
+        [values] = chosen.c
+        is_chosen = roles.key[0] == sa.any_(dialect.array(values))
+        claimed = update.where(is_chosen).returning(*columns).cte("claimjobs_claimed")
+        order = in_order.order_of(claimed)
     jobs = encoded(read, dialect, claimed)
     return sa.select(*owner_alive.c, *jobs).select_from(owner_alive.outerjoin(claimed, sa.true())).order_by(*order)
 
@@ -76,9 +89,9 @@ def claim_batch(
 
     The next statement of the transaction must look at the claim rows again: see `claim_rows.settle_and_check`.
     """
-    owner_alive = _alive(roles, dialect, alive(owners), None)
+    owner_alive = _alive(roles, dialect, owners, None)
     columns = [*read.plain, *read.joined]
-    chosen = _first_group(roles, _locked(roles, selection, owner_alive, columns), columns)
+    chosen = _chosen(roles, selection, owner_alive, columns)
     recorded = record_found(claim_rows, chosen).cte("claimjobs_recorded")
     jobs = sa.select(*owner_alive.c, *encoded(read, dialect, chosen)).add_cte(recorded)
     return jobs.select_from(owner_alive.outerjoin(chosen, sa.true())).order_by(*order.order_of(chosen))
@@ -89,8 +102,9 @@ def settled_by_the_dead(count: int) -> int:
     return -1 - count
 
 
-def _alive(roles: ColumnRoles, dialect: Dialect, is_alive: sa.ColumnElement[bool], settled: sa.CTE | None) -> sa.CTE:
+def _alive(roles: ColumnRoles, dialect: Dialect, owners: sa.Table, settled: sa.CTE | None) -> sa.CTE:
     """Whether the owner is alive, and what was settled. It runs before anything is locked."""
+    is_alive = alive(owners)
     if settled is None:
         return _once(sa.select(sa.case((is_alive, 0), else_=-1).label(SETTLED)), "claimjobs_alive")
     count = sa.select(sa.func.count().label(SETTLED)).select_from(settled).subquery("count").c[SETTLED]
@@ -100,19 +114,15 @@ def _alive(roles: ColumnRoles, dialect: Dialect, is_alive: sa.ColumnElement[bool
     return _once(sa.select(sa.case((is_alive, count), else_=-1 - count).label(SETTLED), *arrays), "claimjobs_alive")
 
 
-def _locked(
+def _chosen(
     roles: ColumnRoles, selection: Selection, owner_alive: sa.CTE, columns: Sequence[sa.ColumnElement[Any]]
 ) -> sa.CTE:
-    """The first free jobs, locked: these columns, and the sizes of their groups of suspects."""
+    """The first free jobs, locked: these columns of those whose group of suspects is as large as that of the first."""
     jobs = sa.select(*columns)
     if roles.suspect is not None:
         jobs = jobs.add_columns(group_size(roles).label(SUSPECT))
     is_alive = sa.select(owner_alive.c[SETTLED] >= sa.literal_column("0")).scalar_subquery()
-    return _once(first_free(jobs.where(is_alive), selection, roles), "claimjobs_locked")
-
-
-def _first_group(roles: ColumnRoles, locked: sa.CTE, columns: Sequence[sa.ColumnElement[Any]]) -> sa.CTE:
-    """These columns of the locked jobs whose group is as large as that of the first one."""
+    locked = _once(first_free(jobs.where(is_alive), selection, roles), "claimjobs_locked")
     if roles.suspect is None:
         return locked
     first = _once(sa.select(locked.c[SUSPECT]).limit(sa.literal_column("1")), "claimjobs_first_suspect").c[SUSPECT]
@@ -121,33 +131,6 @@ def _first_group(roles: ColumnRoles, locked: sa.CTE, columns: Sequence[sa.Column
     # In Python: `claimjobs.claim.candidates.at_most`.
     at_most = sa.case((first > 0, sa.func.least(SIZE, sa.func.greatest(first // 2, 1))), else_=SIZE)
     return group.limit(sa.select(at_most).scalar_subquery()).cte("claimjobs_same_group")
-
-
-def _claimed(
-    roles: ColumnRoles,
-    dialect: Dialect,
-    chosen: sa.CTE,
-    *,
-    selection: Selection,
-    now: sa.ColumnElement[Any],
-    columns: Sequence[sa.Column[Any]],
-) -> tuple[sa.CTE, Sequence[sa.ColumnElement[Any]]]:
-    """The UPDATE that marks the chosen jobs and returns them, and the ORDER BY for its rows.
-
-    An UPDATE returns rows in any order. If the columns of the order are returned, and the UPDATE does not write them,
-    they sort the rows, and the UPDATE finds its jobs by an array of keys. That is a tenth less work than a join with
-    the numbered jobs.
-    """
-    written = ownership(roles, now)
-    update = sa.update(roles.table).values(written)
-    order = keyset_order_of(selection)
-    if order is None or len(roles.key) > 1 or not set(columns) - set(written) >= set(order.columns):
-        places = dialect.numbered(chosen, PLACE)
-        claimed = update.where(same_key(roles, places)).returning(*columns, places.c[PLACE]).cte("claimjobs_claimed")
-        return claimed, [claimed.c[PLACE]]
-    [values] = chosen.c
-    claimed = update.where(roles.key[0] == sa.any_(dialect.array(values))).returning(*columns).cte("claimjobs_claimed")
-    return claimed, order.order_of(claimed)
 
 
 def _once(rows: sa.Select[Any], name: str) -> sa.CTE:

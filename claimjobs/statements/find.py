@@ -178,9 +178,9 @@ def ends(roles: ColumnRoles, selection: Selection) -> sa.Select[Any]:
     return sa.select(sa.union_all(*(sa.select(one.subquery()) for one in (first, last))).subquery())
 
 
-def how_many(roles: ColumnRoles, selection: Selection) -> sa.Select[Any]:
-    """How many rows `find` returns."""
-    return sa.select(sa.func.count()).select_from(find(roles, selection).subquery("candidate"))
+def how_many(candidates: sa.Select[Any]) -> sa.Select[Any]:
+    """How many rows a search returns."""
+    return sa.select(sa.func.count()).select_from(candidates.subquery("candidate"))
 
 
 def last_candidate(candidates: sa.Select[Any]) -> sa.Select[Any]:

@@ -83,7 +83,9 @@ class JobRows:
         return count.up_to(self._roles, state, self.order(order), *self.meeting(()))
 
     def claimed_by_key(self, key_rows: KeyRows) -> sa.Select[Any]:
-        """Those of the keys `per_keys` of which jobs are claimed, as their key rows have them, and how many."""
+        """Those of the keys `per_keys` of which jobs are claimed, and how many. The key is as its key row has it: jobs
+        may have it in another spelling that the database takes for the same.
+        """
         source, claimed = self._source.table, self.in_state(CLAIMED)
         if self._claim_rows is not None:  # the search begins at the claim rows, which have few jobs
             both = key_rows.table.join(source, key_rows.same)

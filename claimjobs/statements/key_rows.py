@@ -5,7 +5,7 @@ The parameter `per_keys` is a list of keys of `per_key`, in the form that `diale
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass
 from functools import cached_property
 from typing import Any, Final
@@ -70,19 +70,16 @@ class KeyStatements:
         table = self._table
         columns = [*self.key, table.c.next_at, table.c.rate_at, sa.type_coerce(self.now, Instant).label(NOW)]
         if self.weights:  # the database compares the keys: it knows which spellings are the same
-            given = [(self._is(key), sa.literal(weight, sa.Double)) for key, weight in self.weights.items()]
+            given = [
+                (self._is_key(map(_written, values_of(key), self.key)), sa.literal(weight, sa.Double))
+                for key, weight in self.weights.items()
+            ]
             columns.append(sa.case(*given, else_=sa.literal(1.0, sa.Double)).label(WEIGHT))
         order = (table.c.next_at, *self.key)
         rows = sa.select(*columns).where(table.c.next_at <= self.now).order_by(*order).limit(COUNT)
         if after:
             rows = rows.where(self.dialect.after_values(order, [sa.bindparam(AT, type_=Instant()), *self._one()]))
         return rows.with_for_update(skip_locked=True)
-
-    def _is(self, key: Any) -> sa.ColumnElement[bool]:
-        """The predicate of a key that a user has written, in a map perhaps as a text."""
-        return sa.and_(
-            *(column == _written(part, column) for column, part in zip(self.key, values_of(key), strict=True))
-        )
 
     def first_due(self, limit: int) -> sa.Select[Any]:
         """The key rows that have been due for the longest time: key, `next_at`, and the time."""
@@ -148,8 +145,11 @@ class KeyStatements:
 
     @property
     def _one_waits(self) -> sa.Update:
-        is_key = (column == part for column, part in zip(self.key, self._one(), strict=True))
-        return sa.update(self._table).values(next_at=sa.bindparam(AT, type_=Instant())).where(*is_key)
+        update = sa.update(self._table).values(next_at=sa.bindparam(AT, type_=Instant()))
+        return update.where(self._is_key(self._one()))
+
+    def _is_key(self, values: Iterable[Any]) -> sa.ColumnElement[bool]:
+        return sa.and_(*(column == value for column, value in zip(self.key, values, strict=True)))
 
     @cached_property
     def end(self) -> sa.Delete:
@@ -160,10 +160,8 @@ class KeyStatements:
 
     @cached_property
     def claimed(self) -> sa.Select[Any]:
-        """How many jobs of `per_keys` are claimed, by whom ever: key, then count. The key is as its row has it: jobs
-        may have it in another spelling that the database takes for the same.
-
-        It begins when the key rows are locked. Whoever claimed a job of these keys had locked them, and has committed.
+        """How many jobs of `per_keys` are claimed: key, then count. It begins when the key rows are locked: whoever
+        claimed a job of these keys had locked them, and has committed.
         """
         return self.job_rows.claimed_by_key(self.key_rows)
 

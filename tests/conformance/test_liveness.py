@@ -150,7 +150,7 @@ def test_after_a_restart_of_the_server_a_free_lock_alone_tells_nothing(backend: 
     write_owner(backend, me, server_since=LONG_AGO)
     assert {owner.id: owner.lock for owner in queue.stats().owners} == {me: "free", other.owner_id: "held"}
     assert other.reclaim() == 0
-    hold_of(queue).owner.row._connector.transaction(lambda connection: connection.execute(sa.select(1)))
+    hold_of(queue).owner.row.connector.transaction(lambda connection: connection.execute(sa.select(1)))
     assert queue.owner_id == me
     assert owner_row(backend, me)["server_since"] != LONG_AGO
     assert session_of(backend, me) is not None

@@ -109,7 +109,7 @@ def leads(backend: Backend) -> Queue:
     """A queue whose heart has settled: it beats after 12 s at the earliest."""
     queue = backend.queue(liveness=PATIENT)
     heart = hold_of(queue).owner
-    backend.wait_for(lambda: heart._lead.is_held, "it leads")
+    backend.wait_for(lambda: heart.row.leads, "it leads")
     return queue
 
 

@@ -57,7 +57,7 @@ TARGETS: Final[dict[str, tuple[str, str]]] = {
         "cli/test_reclaim test_dead",
     ),
     "wake": (
-        "enqueue/notifier lease/sleeper queue/batch_loop statements/idle",
+        "enqueue/notifier lease/sleeper queue/batch_loop statements/owners",
         "unit/test_idle unit/test_rounds test_calls test_sleep test_wake test_idle test_liveness test_declared_dead "
         "test_reclaim",
     ),
