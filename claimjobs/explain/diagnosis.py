@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from typing import Any, Final
 
 import sqlalchemy as sa
@@ -45,26 +45,24 @@ def checked_roles(engine: sa.Engine, settings: Settings) -> ColumnRoles:
     try:
         return settings.inspect(engine).roles
     except (ColumnMissing, OwnersOutdated) as first:
-        missing = [] if settings.side_car else list(_missing(engine, settings))
+        if settings.side_car:  # the table must not be altered
+            raise
+        # The required columns are those of a description in Python, or of a map; without both, two columns.
+        jobs, given = tables_for(settings.table)[0], settings.columns or Columns()
+        written: tuple[str, ...] = REQUIRED if settings.columns is None else ("owner_id",)
+        if settings.per_batch or not settings.by_lease:
+            written = ()
+        named = [role for role, name in given.names.items() if name != role]
+        required = [column_for(role, jobs, given) for role in dict.fromkeys((*written, *named)) if role in ADDABLE]
+        with connected(engine) as connection:
+            there = columns_in_database(connection, jobs)
+        missing = [
+            f"table {jobs.fullname!r} has no column {column.name!r}, which a queue needs: "
+            f"{add_column(engine, jobs, column)}"
+            for column in (required if isinstance(settings.table, str) else jobs.columns)
+            if column.name not in there
+        ]
         raise (UnfitTable("\n".join(missing)) if missing else first) from first
-
-
-def _missing(engine: sa.Engine, settings: Settings) -> Iterator[str]:
-    """The required columns that the table of jobs lacks, each with the statement that adds it.
-
-    They are those of a description in Python, or of a map; without both, two columns.
-    """
-    jobs, given = tables_for(settings.table)[0], settings.columns or Columns()
-    written = (REQUIRED if settings.columns is None else ("owner_id",)) if settings.by_lease else ()
-    named = [role for role, name in given.names.items() if name != role]
-    roles = dict.fromkeys((*(() if settings.per_batch else written), *named))
-    required = [column_for(role, jobs, given) for role in roles if role in ADDABLE]
-    with connected(engine) as connection:
-        there = columns_in_database(connection, jobs)
-    for column in required if isinstance(settings.table, str) else jobs.columns:
-        if column.name not in there:
-            lack = f"table {jobs.fullname!r} has no column {column.name!r}, which a queue needs"
-            yield f"{lack}: {add_column(engine, jobs, column)}"
 
 
 def advice(engine: sa.Engine, settings: Settings, roles: ColumnRoles) -> list[str]:
@@ -74,29 +72,23 @@ def advice(engine: sa.Engine, settings: Settings, roles: ColumnRoles) -> list[st
     """
     if settings.side_car:
         return []
-    given = settings.map or Columns()
-    optional = [role for role in WITHOUT if getattr(given, role) is not None]
-    absent = [role for role in optional if getattr(roles, role) is None]
-    lines = [
-        f"without the column {given.names[role]} {WITHOUT[role]}: "
-        f"{add_column(engine, roles.table, column_for(role, roles.table, given))}"
-        for role in absent
-        if role != "owner_date" or settings.by_lease
-    ]
+    lines, given, status = list[str](), settings.map or Columns(), roles.status
+    if status is not None and not roles.can_be_dead:  # no value means that a job is dead
+        fails = f"a job that fails for the last time {AGAIN}"
+        if roles.states_named or not isinstance(status.type, sa.Enum):
+            lines += [f"{fails}, because {lack}" for lack in roles.lacking()]
+        else:
+            statement = add_value(engine, status, DEAD)
+            lines.append(f"without the value {DEAD!r} in the column {status.name} {fails}: {statement}")
+    for role, effect in WITHOUT.items():
+        is_absent = getattr(given, role) is not None and getattr(roles, role) is None
+        if is_absent and (role != "owner_date" or settings.by_lease):
+            statement = add_column(engine, roles.table, column_for(role, roles.table, given))
+            lines.append(f"without the column {given.names[role]} {effect}: {statement}")
     with connected(engine) as connection:
         if (lack := missing_index(connection, roles, _order(engine, settings, roles))) is not None:
             lines.append(f"{lack.effect}: {lack.ddl}")
-    return [*_state_advice(engine, roles), *lines]
-
-
-def _state_advice(engine: sa.Engine, roles: ColumnRoles) -> list[str]:
-    """Advice for a status column of which no value means that a job is dead."""
-    status, fails = roles.status, f"a job that fails for the last time {AGAIN}"
-    if status is None or roles.can_be_dead:
-        return []
-    if roles.states_named or not isinstance(status.type, sa.Enum):
-        return [f"{fails}, because {lack}" for lack in roles.lacking()]
-    return [f"without the value {DEAD!r} in the column {status.name} {fails}: {add_value(engine, status, DEAD)}"]
+    return lines
 
 
 def additions(engine: sa.Engine, settings: Settings, wanted: Iterable[str]) -> list[str]:
@@ -129,16 +121,13 @@ def _order(engine: sa.Engine, settings: Settings, roles: ColumnRoles) -> Any:
 def column_for(role: str, table: sa.Table, given: Columns) -> sa.Column[Any]:
     """The column for a role, under its name in the map, to be added to a table that may have rows."""
     ours = job_table(table.name, sa.MetaData()).c[role]
-    type_, default = ours.type, ours.server_default
-    if role == "status":
-        type_, default = _status(given)
+    type_: sa.types.TypeEngine[Any] = ours.type
+    default: Any = ours.server_default
+    if role == "status":  # of the values of the map. No enum: its type would have to be created first
+        values = dict(given.states or {state: state for state in STATES})
+        first: Any = values.get(UNCLAIMED, UNCLAIMED)
+        type_, default = sa.String(max(16, *(len(str(value)) for value in values.values()))), str(first)
+        if isinstance(first, int):
+            type_ = sa.Boolean() if isinstance(first, bool) else sa.SmallInteger()
+            default = sa.text(str(first).lower())
     return sa.Column(given.names.get(role, role), type_, nullable=ours.nullable, server_default=default)
-
-
-def _status(given: Columns) -> tuple[sa.types.TypeEngine[Any], Any]:
-    """The type and the default for the values of the map. No enum: its type would have to be created first."""
-    values = dict(given.states or {state: state for state in STATES})
-    first = values.get(UNCLAIMED, UNCLAIMED)
-    if isinstance(first, int):
-        return sa.Boolean() if isinstance(first, bool) else sa.SmallInteger(), sa.text(str(first).lower())
-    return sa.String(max(16, *(len(str(value)) for value in values.values()))), str(first)
