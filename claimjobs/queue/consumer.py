@@ -133,16 +133,12 @@ class Consumer:
         )
 
     def explained(self) -> Subject:
-        """What `explain` is about. Raises AccessDenied or BadPredicate."""
+        """What `explain` is about, after the database has read the predicate and the order. Raises AccessDenied or
+        BadPredicate; and as `settler`.
+        """
         from claimjobs.explain.plans import Subject  # noqa: PLC0415 - a claim needs none of it
 
-        backend = self.access.must_claim()
-        self.check_selection()
-        return Subject(backend, self.plans.plan(None), self.settler(), self._settings.liveness)
-
-    def check_selection(self) -> None:
-        """Have the database read the predicate and the order. Raises BadPredicate or AccessDenied."""
-        selector, backend = self.plans.selector, self.access.backend
+        backend, selector = self.access.must_claim(), self.plans.selector
         try:
             with selector.understood(None):
                 selector.trial(None, ordered=True)
@@ -151,6 +147,7 @@ class Consumer:
                 raise
             name = backend.source.name
             raise not_consumer(name, reason(error), f"SELECT, UPDATE and perhaps DELETE on {name}") from error
+        return Subject(backend, self.plans.plan(None), self.settler(), self._settings.liveness)
 
     # --- claiming ----------------------------------------------------------------------------------------
 

@@ -193,15 +193,13 @@ class QueueOperations:
         """
         from claimjobs.explain.server import require_capabilities  # noqa: PLC0415 - a claim needs none of it
 
-        self._access.must_claim()
         self._access.check_connections()
-        self._consumer.settler()
-        self._consumer.check_selection()
+        subject, backend = self._consumer.explained(), self._access.backend
         with connected(self.engine) as connection:
-            require_writes(connection, self._access.backend)
-            self._access.backend.check_primaries(connection)
-            check_claims(connection, self._access.backend)
-        require_capabilities(self.engine, self._consumer.explained())
+            require_writes(connection, backend)
+            backend.check_primaries(connection)
+            check_claims(connection, backend)
+        require_capabilities(self.engine, subject)
 
     def explain(self, *, analyze: bool = False, seconds: float | None = None) -> Explanation:
         """What the statements of this queue do on this database, and what its settings mean for them.
