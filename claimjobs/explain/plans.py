@@ -115,9 +115,14 @@ def plan_findings(connection: sa.Connection, subject: Subject) -> Iterator[Findi
     """
     backend, refused, owner = subject.backend, list[str](), NOBODY
     rows = connection.scalar(samples.how_many(backend.source), {"claimjobs_limit": SMALL}) or 0
-    with _noted(connection, subject, "read the owners", refused):
-        if backend.by_lease:  # a planner may find out that a statement for a dead owner reaches no row
+    if backend.by_lease:
+        with _noted(connection, subject, "read the owners", refused):
+            # A planner may find out that a statement for a dead owner reaches no row.
             owner = connection.scalar(samples.some_owner(backend.owners)) or NOBODY
+        columns = backend.owners.columns
+        row = sa.insert(backend.owners).from_select(columns.keys(), sa.select(*columns).where(sa.false()))
+        with _noted(connection, subject, "register", refused):
+            subject.inspection.plan(connection, *as_sent(connection, row))
     for phase in subject.phases(connection, owner):
         by_keys = any(isinstance(value, list) for value in phase.parameters.values())
         with _noted(connection, subject, phase.name, refused):
@@ -125,17 +130,12 @@ def plan_findings(connection: sa.Connection, subject: Subject) -> Iterator[Findi
             plan = subject.inspection.plan(connection, sql, parameters)
             if rows or not by_keys:
                 subject.planned.append(Planned(phase.name, sql, plan, by_keys))
-    if backend.by_lease:
-        columns = backend.owners.columns
-        row = sa.insert(backend.owners).from_select(columns.keys(), sa.select(*columns).where(sa.false()))
-        with _noted(connection, subject, "register", refused):
-            subject.inspection.plan(connection, *as_sent(connection, row))
-    if backend.user_table is not None:  # the right to lock rows is checked when that is done
+    yield from (_plan_finding(found, is_small=rows < SMALL) for found in subject.planned)
+    if backend.user_table is None:
+        yield _index_finding(connection, subject, is_small=rows < SMALL)
+    else:  # it must not be altered; the right to lock its rows is checked when that is done
         with _noted(connection, subject, "lock rows", refused):
             connection.execute(sa.select(*backend.source.key).where(sa.false()).with_for_update()).close()
-    yield from (_plan_finding(found, is_small=rows < SMALL) for found in subject.planned)
-    if backend.user_table is None:  # with a side-car the table must not be altered
-        yield _index_finding(connection, subject, is_small=rows < SMALL)
     if refused:
         says = f"this user may not {', '.join(refused)}, as a consumer must"
         step = "explain with a consumer's account, or grant what docs/security.md has for one"
