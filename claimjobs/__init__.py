@@ -6,78 +6,47 @@
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-if TYPE_CHECKING:
-    from claimjobs.batch.batch import Batch
-    from claimjobs.claim.locking import JobLocks, Locking
-    from claimjobs.embedded.server import database_url
-    from claimjobs.errors import ClaimjobsError, Fail, RetryLater
-    from claimjobs.instants import next_whole
-    from claimjobs.job import Done, Job
-    from claimjobs.options import Liveness, Retry, SideCar
-    from claimjobs.per_key import PerKey
-    from claimjobs.queue.map_file import read_map
-    from claimjobs.queue.queue import Queue
-    from claimjobs.signals import stop_on_signals
-    from claimjobs.table.columns import Columns
-    from claimjobs.table.create import make, tables_for
-    from claimjobs.table.definitions import include_object, job_table
-    from claimjobs.table.tables_beside import key_tables, side_car_tables
+if TYPE_CHECKING:  # for type checkers: the same names as below
+    # ruff: isort: off
+    from claimjobs.batch.batch import Batch as Batch
+    from claimjobs.claim.locking import JobLocks as JobLocks, Locking as Locking
+    from claimjobs.embedded.server import database_url as database_url
+    from claimjobs.errors import ClaimjobsError as ClaimjobsError, Fail as Fail, RetryLater as RetryLater
+    from claimjobs.instants import next_whole as next_whole
+    from claimjobs.job import Done as Done, Job as Job
+    from claimjobs.options import Liveness as Liveness, Retry as Retry, SideCar as SideCar
+    from claimjobs.per_key import PerKey as PerKey
+    from claimjobs.queue.map_file import read_map as read_map
+    from claimjobs.queue.queue import Queue as Queue
+    from claimjobs.signals import stop_on_signals as stop_on_signals
+    from claimjobs.table.columns import Columns as Columns
+    from claimjobs.table.create import make as make, tables_for as tables_for
+    from claimjobs.table.definitions import include_object as include_object, job_table as job_table
+    from claimjobs.table.tables_beside import key_tables as key_tables, side_car_tables as side_car_tables
+    # ruff: isort: on
 
 __version__ = "0.1.0"
 
-__all__ = [
-    "Batch",
-    "ClaimjobsError",
-    "Columns",
-    "Done",
-    "Fail",
-    "Job",
-    "JobLocks",
-    "Liveness",
-    "Locking",
-    "PerKey",
-    "Queue",
-    "Retry",
-    "RetryLater",
-    "SideCar",
-    "database_url",
-    "include_object",
-    "job_table",
-    "key_tables",
-    "make",
-    "next_whole",
-    "read_map",
-    "side_car_tables",
-    "stop_on_signals",
-    "tables_for",
-]
-
-_MODULES = {
-    "Batch": "batch.batch",
-    "ClaimjobsError": "errors",
-    "Columns": "table.columns",
-    "Done": "job",
-    "Fail": "errors",
-    "Job": "job",
-    "JobLocks": "claim.locking",
-    "Liveness": "options",
-    "Locking": "claim.locking",
-    "Queue": "queue.queue",
-    "PerKey": "per_key",
-    "Retry": "options",
-    "SideCar": "options",
-    "RetryLater": "errors",
-    "database_url": "embedded.server",
-    "include_object": "table.definitions",
-    "job_table": "table.definitions",
-    "make": "table.create",
-    "next_whole": "instants",
-    "read_map": "queue.map_file",
-    "side_car_tables": "table.tables_beside",
-    "stop_on_signals": "signals",
-    "tables_for": "table.create",
-    "key_tables": "table.tables_beside",
+_NAMES = {
+    "batch.batch": ("Batch",),
+    "claim.locking": ("JobLocks", "Locking"),
+    "embedded.server": ("database_url",),
+    "errors": ("ClaimjobsError", "Fail", "RetryLater"),
+    "instants": ("next_whole",),
+    "job": ("Done", "Job"),
+    "options": ("Liveness", "Retry", "SideCar"),
+    "per_key": ("PerKey",),
+    "queue.map_file": ("read_map",),
+    "queue.queue": ("Queue",),
+    "signals": ("stop_on_signals",),
+    "table.columns": ("Columns",),
+    "table.create": ("make", "tables_for"),
+    "table.definitions": ("include_object", "job_table"),
+    "table.tables_beside": ("key_tables", "side_car_tables"),
 }
+_MODULES = {name: module for module, names in _NAMES.items() for name in names}
+
+__all__ = sorted(_MODULES)  # noqa: PLE0605 - each is a name
 
 
 def __getattr__(name: str) -> Any:

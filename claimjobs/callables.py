@@ -1,13 +1,21 @@
-"""Callables: whether a user's function does its work when it is called, or returns something that would do it later."""
+"""Callables: whether a user's function does its work when it is called, or returns something that would do it later.
+
+`in_thread` calls one in a thread, for asyncio.
+"""
 
 from __future__ import annotations
 
+import asyncio
+import contextvars
 import inspect
 from collections.abc import Callable
+from concurrent.futures import Executor
 from functools import partial
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from claimjobs.errors import BadHandler
+
+Result = TypeVar("Result")
 
 COROUTINE: Final = "an async def function"
 KINDS: Final[dict[str, Callable[[Any], bool]]] = {
@@ -56,3 +64,23 @@ def require_finished(result: Any, name: str) -> None:
             f"{name} returned {kind}, which nothing runs: let it do the work before it returns, with "
             "`asyncio.run(...)` where that is async"
         )
+
+
+async def in_thread(
+    function: Callable[..., Result],
+    *given: Any,
+    executor: Executor | None = None,
+    interrupt: Callable[[], object] | None = None,
+) -> Result:
+    """Call a function in a thread, and wait for its end, also if this task is cancelled meanwhile: then what it did is
+    known. `executor`: whose thread; None: one of the loop's. `interrupt`: called when this task is cancelled.
+    """
+    context = contextvars.copy_context()
+    call = asyncio.get_running_loop().run_in_executor(executor, context.run, function, *given)
+    try:
+        return await asyncio.shield(call)
+    except asyncio.CancelledError:
+        if interrupt is not None:
+            interrupt()
+        await asyncio.wait([call])
+        raise

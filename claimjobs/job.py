@@ -106,11 +106,8 @@ class Job(Mapping[str, Any]):
     def __len__(self) -> int:
         return len(self._places or self._row)
 
-    def __eq__(self, other: object) -> bool:
-        return self is other
-
-    def __hash__(self) -> int:
-        return id(self)
+    __eq__ = object.__eq__  # that of a Mapping compares values
+    __hash__ = object.__hash__
 
     def __repr__(self) -> str:
         return f"<Job {self.key!r}>"

@@ -6,7 +6,6 @@ import base64
 import csv
 import io
 import re
-from collections.abc import Iterable
 from datetime import date, time
 from enum import Enum
 from typing import Any, Final
@@ -22,16 +21,12 @@ def visible(text: str) -> str:
 
     What others wrote (a payload, an error, a name, a reason) must not look like our own words, nor hide them.
     """
-    return _HARMFUL.sub(_escaped, text)
+    return _HARMFUL.sub(lambda found: found[0].encode("unicode_escape").decode(), text)
 
 
 def visible_lines(text: str) -> str:
     """A text of several lines, each visible and indented, so that none looks like the beginning of a message."""
     return "\n".join(_INDENT + visible(line) for line in text.rstrip("\n").split("\n"))
-
-
-def _escaped(found: re.Match[str]) -> str:
-    return found[0].encode("unicode_escape").decode()
 
 
 def plain(value: Any) -> str:
@@ -53,16 +48,15 @@ def text_of(value: Any) -> str:
 
 def key_text(key: Any) -> str:
     """A key as text, as `claimjobs dead retry` takes it: of several columns, a line of CSV such as `eu,17`."""
-    return _line(map(plain, key)) if isinstance(key, tuple) else plain(key)
+    if not isinstance(key, tuple):
+        return plain(key)
+    line = io.StringIO()
+    # The writer quotes only line breaks that it writes itself.
+    csv.writer(line, lineterminator=_END).writerow(map(plain, key))
+    return line.getvalue().removesuffix(_END)
 
 
 def key_in_message(key: Any) -> str:
     """A key as text, in one line whatever is in it."""
     text = key_text(key)
     return text if text.isprintable() and text else repr(text)
-
-
-def _line(fields: Iterable[str]) -> str:
-    line = io.StringIO()
-    csv.writer(line, lineterminator=_END).writerow(fields)  # the writer quotes only line breaks that it writes itself
-    return line.getvalue().removesuffix(_END)

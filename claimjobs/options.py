@@ -1,13 +1,12 @@
-"""Options of a queue that are plain data: liveness, retries, side-car."""
+"""Options of a queue that are plain data: its kind, liveness, retries, side-car."""
 
 from __future__ import annotations
 
 import math
+import random
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final, Literal, get_args
-
-from claimjobs.backoff import Backoff
 
 HoldKind = Literal["lease", "transaction"]
 """What keeps a claim while its jobs are worked on: the lease of a live owner, or the locks of an open transaction."""
@@ -16,6 +15,18 @@ HOLDS: Final = get_args(HoldKind)
 ClaimsKind = Literal["rows", "batches"]
 """Where a claim is recorded: in the row of each job, or in one row of `claimjobs_batches` for all jobs of the batch."""
 CLAIMS: Final = get_args(ClaimsKind)
+
+Kind = Literal["rows", "batches", "transaction", "side-car"]
+KINDS: Final[dict[tuple[HoldKind, ClaimsKind | None, bool], Kind]] = {
+    ("lease", None, False): "rows",
+    ("lease", "rows", False): "rows",
+    ("lease", "batches", False): "batches",
+    ("lease", None, True): "side-car",
+    ("lease", "batches", True): "side-car",
+    ("transaction", None, False): "transaction",
+    ("transaction", "rows", False): "transaction",
+}
+"""The kind of a queue by `hold`, `claims` and whether there is a side-car. There is none for other values."""
 
 Finish = Literal["delete", "keep"]
 """What happens to the row of a done job: it is deleted, or kept with the status `done`."""
@@ -62,6 +73,36 @@ class Liveness:
     def lock_timeout(self) -> float:
         """How long a statement waits for a row lock before its transaction is rolled back and tried again."""
         return max(1.0, self.lease / 5)  # whole seconds on some servers
+
+
+DOUBLINGS: Final = 64
+"""No more are computed: a float cannot hold 2 ** 1024, and the longest pause is reached long before."""
+
+
+@dataclass
+class Backoff:
+    """Pauses in seconds that double from `first` to `longest`. Each is a random part of that, at least `least`.
+
+    So those that failed together do not try again together. A `least` of 0 spreads the most, 1 is not random.
+    """
+
+    first: float
+    longest: float
+    least: float = 0.5
+    _pauses: int = field(default=0, init=False)
+
+    def pause(self) -> float:
+        self._pauses += 1
+        return self.after(self._pauses - 1)
+
+    def after(self, pauses: int) -> float:
+        """The pause after so many others."""
+        full = min(self.first * 2.0 ** min(pauses, DOUBLINGS), self.longest)
+        return full * random.uniform(self.least, 1.0)  # noqa: S311 - jitter, not a secret
+
+    def reset(self) -> None:
+        """Begin again with the first pause, after a success."""
+        self._pauses = 0
 
 
 @dataclass(frozen=True)
@@ -113,9 +154,6 @@ SIDE_CAR: Final = "_claims"
 """What the name of a side-car ends in, after that of its table."""
 
 
-ONE_WAY: Final = "with a side-car a lease holds each claim, which is recorded as one row for its batch"
-
-
 @dataclass(frozen=True)
 class SideCar:
     """A second table for what becomes of jobs, whose own table is not altered: `Queue(side_car=SideCar(...))`."""
@@ -124,15 +162,3 @@ class SideCar:
     """Columns of the user's table whose values `Batch.done(job, **columns)` writes there."""
     name: str | bool = True
     """Of the second table; True: the name of the user's table with `_claims`."""
-
-
-def is_per_batch(claims: ClaimsKind | None, hold: HoldKind, side_car: str | bool) -> bool:
-    """Whether a claim is recorded as one row for its batch, as with each side-car.
-
-    Raises ValueError for values that do not go together.
-    """
-    if side_car and (hold == "transaction" or claims == "rows"):
-        raise ValueError(f"{ONE_WAY}: leave out {'hold' if hold == 'transaction' else 'claims'}")
-    if claims == "batches" and hold == "transaction":
-        raise ValueError("claims='batches' needs hold='lease': with hold='transaction' row locks are the claim")
-    return claims == "batches" or bool(side_car)

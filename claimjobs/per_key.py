@@ -16,8 +16,6 @@ MOST: Final = 100_000
 
 
 class Rate(NamedTuple):
-    """How often jobs of one key begin."""
-
     interval: float
     """Seconds from one to the next, on average."""
     burst: int

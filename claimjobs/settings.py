@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Final
 
 import sqlalchemy as sa
 
@@ -16,12 +16,13 @@ from claimjobs.options import (
     CLAIMS,
     FINISHES,
     HOLDS,
+    KINDS,
     LEAVE,
     ClaimsKind,
     HoldKind,
+    Kind,
     Liveness,
     Retry,
-    is_per_batch,
 )
 from claimjobs.per_key import PerKey
 from claimjobs.settle.failures import Hooks
@@ -30,6 +31,27 @@ from claimjobs.table.backend import Backend, inspect_table
 from claimjobs.table.columns import Columns
 from claimjobs.table.predicates import OrderBy, Where
 from claimjobs.table.reflection import TableLike, map_of
+
+GIVEN: Final[dict[str, tuple[type[Any] | tuple[type[Any], ...], str]]] = {
+    "locking": (Locking, "a Locking, such as AdvisoryLocks()"),
+    "per_key": (PerKey, "a PerKey, such as PerKey('customer_id', at_most=2)"),
+    "side_car": ((str, bool), "True, False, or the name of the second table, or a SideCar"),
+}
+"""What is given for an option, and an example."""
+NOT_FOR: Final[dict[tuple[Kind, str], str]] = {
+    ("side-car", "locking"): "is not for a side-car, whose claims lock the rows of its table: leave it out",
+    ("side-car", f"on_done={LEAVE!r}"): "is not for a side-car, which knows by its key what is done: leave it out",
+    ("transaction", "per_key"): "needs hold='lease': nobody sees, or counts, what an open transaction has claimed",
+    (
+        "transaction",
+        "abatches",
+    ): "would block the event loop with hold='transaction': loop over `batches`",
+    (
+        "transaction",
+        "work",
+    ): "needs hold='lease': a transaction handles one job after the other: loop over `batches`",
+}
+"""The options and methods that a kind of queue does not have, and why."""
 
 
 @dataclass(frozen=True)
@@ -45,7 +67,7 @@ class Settings:
     per_key: PerKey | None
     hold: HoldKind
     claims: ClaimsKind | None
-    """None: the default, see `options.is_per_batch`."""
+    """None: the default of the kind, see `options.KINDS`."""
     side_car: str | bool
     also_writes: Sequence[str]
     """Columns of the user's table that are written beside the side-car."""
@@ -65,47 +87,46 @@ class Settings:
         for name, function in {"on_done": self.on_done, "where": self.where, **vars(self.hooks)}.items():
             must_work_when_called(function, name)
         for name, hook in vars(self.hooks).items():
-            _must_be_callable(hook, name)
+            if hook is not None and not callable(hook):
+                raise ValueError(f"{name}={hook!r}: give a function of a job and its error")
+        for name, (needed, example) in GIVEN.items():
+            given = getattr(self, name)
+            if given is not None and not isinstance(given, needed):
+                raise ValueError(f"{name}={given!r}: give {example}")
         if self.on_done == LEAVE and (self.where is None or callable(self.where)):
             raise ValueError(
                 "on_done='leave' needs a `where` that stays the same, which the handler makes false: give it"
             )
-        if not isinstance(self.side_car, (str, bool)):
-            raise ValueError(  # noqa: TRY004
-                f"side_car={self.side_car!r}: give True, False, or the name of the second table, or a SideCar"
-            )
-        if self.side_car and self.on_done == LEAVE:
-            raise ValueError("on_done='leave' is not for a side-car, which knows by its key what is done: leave it out")
-        is_per_batch(self.claims, self.hold, self.side_car)
-        if self.locking is not None:
-            self._check_locking(self.locking)
-        if self.per_key is not None:
-            self._check_per_key(self.per_key)
+        self._check_kind()
 
-    def need_lease(self, why: str) -> None:
-        """Raises BadArgument, with these words, if open transactions hold the claims."""
-        if not self.by_lease:
-            raise BadArgument(why)
-
-    def _check_per_key(self, per_key: PerKey) -> None:
-        if not isinstance(per_key, PerKey):
-            raise ValueError(f"per_key={per_key!r}: give a PerKey, such as PerKey('customer_id', at_most=2)")  # noqa: TRY004
-        self.need_lease(
-            "per_key needs hold='lease': what an open transaction has claimed is seen by nobody, and not counted"
-        )
-        if self.locking is not None:
+    def _check_kind(self) -> None:
+        chosen = {"locking": self.locking, "per_key": self.per_key, f"on_done={LEAVE!r}": self.on_done == LEAVE or None}
+        _ = self.kind  # raises for values that do not go together
+        for option, given in chosen.items():
+            if given is not None:
+                self.require(option)
+        if self.locking is not None and self.hold not in self.locking.holds:
+            holds = " or ".join(map(repr, self.locking.holds))
+            raise ValueError(f"locking={type(self.locking).__name__} needs hold={holds}")
+        if self.locking is not None and self.per_key is not None:
             raise ValueError("per_key locks jobs in a way of its own: leave out locking, or per_key")
 
-    def _check_locking(self, locking: Locking) -> None:
-        if not isinstance(locking, Locking):
-            raise ValueError(f"locking={locking!r}: give a Locking, such as AdvisoryLocks()")  # noqa: TRY004
-        name = type(locking).__name__
-        if self.side_car:
+    @property
+    def kind(self) -> Kind:
+        """Where claims are recorded and outcomes are written. Raises ValueError for values that do not go together."""
+        found = KINDS.get((self.hold, self.claims, bool(self.side_car)))
+        if found is None:
             raise ValueError(
-                f"locking={name} is not for a side-car, whose claims lock the rows of its table: leave it out"
+                f"hold={self.hold!r}, claims={self.claims!r} and side_car={self.side_car!r} do not go together: "
+                "with a side-car a lease holds each claim, which is recorded as one row for its batch; with "
+                "hold='transaction' row locks are the claim: leave out hold, claims or side_car"
             )
-        if self.hold not in locking.holds:
-            raise ValueError(f"locking={name} needs hold={' or '.join(map(repr, locking.holds))}")
+        return found
+
+    def require(self, what: str) -> None:
+        """Raises BadArgument if this kind of queue has not this option or method."""
+        if why := NOT_FOR.get((self.kind, what)):
+            raise BadArgument(f"{what} {why}")
 
     def inspect(self, engine: sa.Engine) -> Backend:
         """The server and the tables. Raises ConnectionFailed, ServerUnfit or UnfitTable."""
@@ -114,7 +135,7 @@ class Settings:
             kind["per_key"] = self.per_key
         found = inspect_table(engine, self.table, self.dialect, columns=self.columns, **kind)
         # A claim that does not lock the rows excludes none by lease.
-        return replace(found, locks_rows=self.locking is None or "lease" in self.locking.holds)
+        return replace(found, locks_rows="lease" in (HOLDS if self.locking is None else self.locking.holds))
 
     @property
     def map(self) -> Columns | None:
@@ -123,28 +144,20 @@ class Settings:
 
     @property
     def any_order(self) -> bool:
-        """Whether jobs are claimed in no order."""
         return isinstance(self.order_by, (list, tuple)) and not self.order_by
 
     @property
     def per_batch(self) -> bool:
         """Whether a claim is recorded as one row for its batch."""
-        return is_per_batch(self.claims, self.hold, self.side_car)
+        return self.kind in ("batches", "side-car")
 
     @property
     def by_lease(self) -> bool:
-        """Whether an owner holds claims, by its lease."""
         return self.hold == "lease"
 
     @property
     def entity(self) -> type[Any] | None:
-        """The table, if it is a mapped class."""
         return self.table if isinstance(self.table, type) else None
-
-
-def _must_be_callable(hook: Any, name: str) -> None:
-    if hook is not None and not callable(hook):
-        raise ValueError(f"{name}={hook!r}: give a function of a job and its error")
 
 
 def must_work_when_called(function: Any, name: str) -> None:

@@ -5,10 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from typing import TYPE_CHECKING, Any, Final
-
-if TYPE_CHECKING:
-    from opentelemetry import trace
+from typing import Any, Final
 
 API: Final = "opentelemetry.trace"
 """The module with which a program sets a tracer provider. It is not imported here for programs that do not use it."""
@@ -45,23 +42,17 @@ def traceparent() -> str | None:
 @contextmanager
 def _span(operation: str, table: str, jobs: int | None, of: Iterable[str]) -> Iterator[Any]:
     from opentelemetry import trace  # noqa: PLC0415 - an extra
+    from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator  # noqa: PLC0415
 
     attributes: dict[str, Any] = {"messaging.system": "claimjobs", "messaging.destination.name": table}
     if jobs is not None:
         attributes["messaging.batch.message_count"] = jobs
-    tracer = trace.get_tracer("claimjobs")
-    name = f"claimjobs {operation}"
-    with tracer.start_as_current_span(name, attributes=attributes, links=list(_links(of))) as current:
-        yield current
-
-
-def _links(headers: Iterable[str]) -> Iterator[trace.Link]:
-    """A link for each different context."""
-    from opentelemetry import trace  # noqa: PLC0415 - an extra
-    from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator  # noqa: PLC0415
-
-    for header in list(dict.fromkeys(headers))[:MOST_LINKS]:
+    links = []
+    for header in list(dict.fromkeys(of))[:MOST_LINKS]:
         context = TraceContextTextMapPropagator().extract({HEADER: header})
         found = trace.get_current_span(context).get_span_context()
         if found.is_valid:
-            yield trace.Link(found)
+            links.append(trace.Link(found))
+    tracer = trace.get_tracer("claimjobs")
+    with tracer.start_as_current_span(f"claimjobs {operation}", attributes=attributes, links=links) as current:
+        yield current

@@ -11,9 +11,9 @@ import sqlalchemy as sa
 from sqlalchemy.orm import Session
 
 from claimjobs import tracing
-from claimjobs.asynchronous import in_thread
 from claimjobs.batch.batch_timer import BatchTimer
 from claimjobs.batch.hold import Following, Hold
+from claimjobs.callables import in_thread
 from claimjobs.claim.strategy import ClaimResult
 from claimjobs.dialects import Key
 from claimjobs.errors import BatchMisused, BatchRolledBack, Fail, OutcomeRefused, Unreadable

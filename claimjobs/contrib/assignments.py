@@ -43,7 +43,6 @@ class Assignment:
     """`assigned`; `already assigned`: `row` is the one that has the value; `nothing free`; `busy`: another transaction
     has locked this value or all free rows, nothing was changed, and the call can be made again."""
     row: Mapping[str, Any] | None = None
-    """The worker's row, by the names of its columns."""
 
 
 class Assignments:
@@ -68,20 +67,29 @@ class Assignments:
         self._dialect = dialect_for(self.engine)
         with connected(self.engine) as connection:
             self._table = resolve(connection, table)
-            self._column = worker_column(connection, self._table, worker)
-            index = unique_index_of(connection, self._column)
-            primary = primary_key_of(connection, self._table)
-        self._ours = {index, primary or self._dialect.primary}
+            if worker not in self._table.columns:
+                raise ColumnMissing(self._table.fullname, worker, "assigning its rows to workers", quote_of(connection))
+            self._column = self._table.columns[worker]
+            index = unique_index_of(connection, self._table, self._column)
+            key = sa.inspect(connection).get_pk_constraint(self._table.name, schema=self._table.schema)
+        if not key["constrained_columns"]:
+            raise KeyUnfit(f"table {self._table.fullname!r} has no primary key, so no row of it can be named: add one")
+        self._ours = {index, key["name"] or self._dialect.primary}
         self._process = os.getpid()
         self._connector = Connector(self.engine, self._dialect, Liveness(), Report())
 
         is_free = sa.and_(self._column.is_(None), sa.true() if where is None else where)
-        mine = self._column == value_of(self._column)
+        value = sa.bindparam(VALUE, type_=self._column.type)
+        mine = self._column == value
         self._mine = sa.select(self._table).where(mine)
         self._any_free = sa.select(sa.exists().where(is_free).select_from(self._table))
-        self._lock = lock_free(self._dialect, self._column, is_free, index)
+        self._lock = lock_free(self._dialect, self._column, value, is_free=is_free, index=index)
         self._unassign = self._dialect.by_key(sa.update(self._table).where(mine).values({self._column: None}), index)
-        self._give = give_locked(self._lock, self._column)
+        # Where one statement can do it: lock a free row and give it to the worker.
+        locked = self._lock.with_only_columns(*self._table.primary_key).cte("free").prefix_with("MATERIALIZED")
+        same = (column == locked.c[column.key] for column in self._table.primary_key)
+        give = sa.update(self._table).where(*same).values({self._column: value})
+        self._give = give.returning(*self._table.columns)
 
     def assign(self, worker: Any) -> Assignment:
         """Give a free row to a worker that has none.
@@ -117,41 +125,43 @@ class Assignments:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    # --- in one transaction ------------------------------------------------------------------------------
+    # --- inside ------------------------------------------------------------------------------------------
 
     def _assign(self, connection: sa.Connection, given: Mapping[str, Any]) -> Assignment:
-        row = self._take(connection, given)
+        """Give a free row to the worker, in as few statements as the database can do."""
+        if self._dialect.claims_in_one_statement:
+            row = first_row(connection, self._give, given)
+        elif (row := first_row(connection, self._lock, given)) is not None:
+            key = (column == row[column.name] for column in self._table.primary_key)
+            give = sa.update(self._table).where(*key).values({self._column: given[VALUE]})
+            connection.execute(self._dialect.by_key(give, None))
+            row[self._column.name] = given[VALUE]
         if row is not None:
             return Assignment("assigned", row)
         if mine := first_row(connection, self._mine, given):
             return Assignment("already assigned", mine)
         return Assignment("busy" if connection.scalar(self._any_free) else "nothing free")
 
-    def _take(self, connection: sa.Connection, given: Mapping[str, Any]) -> Mapping[str, Any] | None:
-        """A free row that now has the worker, in as few statements as the database can do."""
-        if self._dialect.claims_in_one_statement:
-            return first_row(connection, self._give, given)
-        free = first_row(connection, self._lock, given)
-        if free is None:
-            return None
-        key = (column == free[column.name] for column in self._table.primary_key)
-        give = sa.update(self._table).where(*key).values({self._column: given[VALUE]})
-        connection.execute(self._dialect.by_key(give, None))
-        return {**free, self._column.name: given[VALUE]}
-
     def _insert(self, connection: sa.Connection, values: Mapping[str, Any]) -> Assignment:
         connection.execute(sa.insert(self._table).values(values))
         return Assignment("assigned", dict(values))
-
-    # --- inside ------------------------------------------------------------------------------------------
 
     def _settled(
         self, work: Callable[[sa.Connection], Assignment], taken: sa.Select[Any], given: Mapping[str, Any]
     ) -> Assignment:
         """The result of `work`; or the row that has the value, if one of our indexes refuses it."""
+
+        def run(connection: sa.Connection) -> Assignment:
+            try:
+                return work(connection)
+            except sa.exc.DBAPIError as error:
+                if self._dialect.errors.transient_kind(error) == "lock timeout":
+                    raise StillLocked from error
+                raise
+
         for _ in range(TRIES):
             try:
-                return self._connector.transaction(lambda connection: self._run(connection, work))
+                return self._connector.transaction(run)
             except StillLocked:
                 break
             except sa.exc.IntegrityError as error:
@@ -160,14 +170,6 @@ class Assignments:
             if rows := self._connector.rows(taken, given):
                 return Assignment("already assigned", dict(rows[0]._mapping))
         return Assignment("busy")
-
-    def _run(self, connection: sa.Connection, work: Callable[[sa.Connection], Assignment]) -> Assignment:
-        try:
-            return work(connection)
-        except sa.exc.DBAPIError as error:
-            if self._dialect.errors.transient_kind(error) == "lock timeout":
-                raise StillLocked from error
-            raise
 
     def _checked(self, worker: Any) -> dict[str, Any]:
         """The parameter of the statements. Raises CrossedFork, and ValueError for None, which means a free row."""
@@ -188,12 +190,9 @@ class StillLocked(Exception):
     """Another transaction kept the value locked for longer than the lock timeout."""
 
 
-def value_of(column: sa.Column[Any]) -> sa.BindParameter[Any]:
-    """The parameter with the worker."""
-    return sa.bindparam(VALUE, type_=column.type)
-
-
-def lock_free(dialect: Dialect, column: sa.Column[Any], is_free: sa.ColumnElement[bool], index: str) -> sa.Select[Any]:
+def lock_free(
+    dialect: Dialect, column: sa.Column[Any], value: Any, *, is_free: sa.ColumnElement[bool], index: str
+) -> sa.Select[Any]:
     """Lock a free row that nobody else has locked, unless the worker has a row.
 
     The row is found through the index of the column: by another one a planner would first read all assigned rows. If a
@@ -201,33 +200,15 @@ def lock_free(dialect: Dialect, column: sa.Column[Any], is_free: sa.ColumnElemen
     FOR NO KEY UPDATE, because a column of a unique index is about to change.
     """
     others = column.table.alias("mine")
-    has_row = sa.exists().where(others.c[column.key] == value_of(column)).select_from(others)
+    has_row = sa.exists().where(others.c[column.key] == value).select_from(others)
     rows = dialect.by_key(sa.select(column.table).where(is_free, ~has_row), index)
     if dialect.locks_in_order:
         rows = rows.order_by(column)
     return rows.limit(sa.literal(1, literal_execute=True)).with_for_update(skip_locked=True, of=column.table)
 
 
-def give_locked(lock: sa.Select[Any], column: sa.Column[Any]) -> sa.Update:
-    """Lock a row and give it to the worker, in one statement: it returns the row."""
-    table = column.table
-    assert isinstance(table, sa.Table)  # noqa: S101 - the column of a table
-    locked = lock.with_only_columns(*table.primary_key).cte("free").prefix_with("MATERIALIZED")
-    same = (key == locked.c[key.key] for key in table.primary_key)
-    return sa.update(table).where(*same).values({column: value_of(column)}).returning(*table.columns)
-
-
-def worker_column(connection: sa.Connection, table: sa.Table, name: str) -> sa.Column[Any]:
-    """The column of this name."""
-    if name not in table.columns:
-        raise ColumnMissing(table.fullname, name, "assigning its rows to workers", quote_of(connection))
-    return table.columns[name]
-
-
-def unique_index_of(connection: sa.Connection, column: sa.Column[Any]) -> str:
+def unique_index_of(connection: sa.Connection, table: sa.Table, column: sa.Column[Any]) -> str:
     """The unique index over this column alone that has every row, and that statements can use."""
-    table = column.table
-    assert isinstance(table, sa.Table)  # noqa: S101 - the column of a table
     unused = dialect_of(connection).table_rules.unused_indexes(connection, table)
     for index in sa.inspect(connection).get_indexes(table.name, schema=table.schema):
         name, is_ours = index["name"], index["unique"] and index["column_names"] == [column.name] and is_whole(index)
@@ -237,11 +218,3 @@ def unique_index_of(connection: sa.Connection, column: sa.Column[Any]) -> str:
         f"column {column.name!r} of table {table.fullname!r} has no unique index of its own, so that one worker could "
         f"have two rows: {unique_index(table.fullname, [column.name], quote_of(connection))}"
     )
-
-
-def primary_key_of(connection: sa.Connection, table: sa.Table) -> str | None:
-    """The name of the primary key, if the database gives it one."""
-    found = sa.inspect(connection).get_pk_constraint(table.name, schema=table.schema)
-    if not found["constrained_columns"]:
-        raise KeyUnfit(f"table {table.fullname!r} has no primary key, so no row of it can be named: add one")
-    return found["name"]

@@ -31,7 +31,7 @@ from claimjobs.dialects import Dialect, Key, dialect_of
 from claimjobs.dialects.types import Instant, database_now, exact_text, table_options
 from claimjobs.errors import UnfitTable
 from claimjobs.instants import age_of, in_utc
-from claimjobs.job import Job
+from claimjobs.job import Job, values_of
 from claimjobs.options import Liveness
 from claimjobs.report import Report
 
@@ -81,7 +81,10 @@ class Ledger:
         """
         used = connection_in(connection)
         engine_of(used.engine)  # raises UnknownDatabase
-        dialect, entry = dialect_of(used), self._entry(job.key if isinstance(job, Job) else job)
+        parts = [plain(part) for part in values_of(job.key if isinstance(job, Job) else job)]
+        digest = hashlib.sha256(json.dumps([self.queue, *parts]).encode()).hexdigest()
+        entry = {"digest": digest, "queue": self.queue, "job": readable(", ".join(parts))}
+        dialect = dialect_of(used)
         with missing_table(dialect):
             if dialect.skips_duplicates:
                 insert = dialect.insert_unless_there(self._table, [self._table.c.digest])
@@ -103,27 +106,17 @@ class Ledger:
         """
         age, engine = age_of(older_than), engine_of(bind)
         dialect, count = dialect_for(engine), 0
-        old = old_entries(self._table, dialect, self.queue, age)
+        old = oldest(self._table, dialect, self.queue, age)
         with missing_table(dialect), closing(Connector(engine, dialect, Liveness(), Report())) as connector:
-            while found := connector.rows(oldest(self._table, old)):
+            while found := connector.rows(old):
                 count += connector.write(forget(self._table, dialect), {"claimjobs_keys": [d for (d,) in found]})
         return count
 
-    def _entry(self, key: Key) -> dict[str, str]:
-        parts = [plain(part) for part in (key if isinstance(key, tuple) else (key,))]
-        whole = json.dumps([self.queue, *parts])
-        digest = hashlib.sha256(whole.encode()).hexdigest()
-        return {"digest": digest, "queue": self.queue, "job": readable(", ".join(parts))}
 
-
-def old_entries(table: sa.Table, dialect: Dialect, queue: str, age: timedelta) -> sa.ColumnElement[bool]:
-    """The predicate of the entries of a queue that are so old."""
+def oldest(table: sa.Table, dialect: Dialect, queue: str, age: timedelta) -> sa.Select[Any]:
+    """The digests of the first entries of a queue that are so old."""
     until = dialect.later(database_now(), sa.literal(-age.total_seconds()))
-    return sa.and_(table.c.queue == queue, table.c.done_at <= until)
-
-
-def oldest(table: sa.Table, old: sa.ColumnElement[bool]) -> sa.Select[Any]:
-    """The digests of the first old entries."""
+    old = sa.and_(table.c.queue == queue, table.c.done_at <= until)
     return sa.select(table.c.digest).where(old).order_by(table.c.done_at).limit(AT_ONCE)
 
 

@@ -18,7 +18,6 @@ from typing import Any, Final
 
 import sqlalchemy as sa
 
-from claimjobs.backoff import Backoff
 from claimjobs.claim.locking import FindThenLock, JobLocks, Locking
 from claimjobs.claim.row_reader import AS_IT_IS
 from claimjobs.claim.strategy import ClaimRequest, ClaimResult, Phase
@@ -28,7 +27,7 @@ from claimjobs.dialects import Key
 from claimjobs.dialects.types import Instant, database_now
 from claimjobs.errors import ClaimjobsError, CrossedFork, ServerUnreachable
 from claimjobs.job import key_of
-from claimjobs.options import Liveness
+from claimjobs.options import Backoff, Liveness
 from claimjobs.statements import claim_rows
 from claimjobs.statements.find import Selection
 from claimjobs.statements.owners import me, of_process, this_process
@@ -87,7 +86,7 @@ class Replica(Locking):
                 return ()
             measures = now >= self._measure_at
             # An error of the primary is the claim's: it must not be taken for one of the replica.
-            owner = primary.execute(owner_here(backend), this_process()).one_or_none() if measures else None
+            owner = self._owner(backend, primary) if measures else None
             try:
                 if measures and (behind := self._behind(backend, owner)):
                     self._leave(backend, behind)
@@ -116,11 +115,22 @@ class Replica(Locking):
             with self._one_at_a_time:
                 self._drop()
 
+    def _owner(self, backend: Backend, primary: sa.Connection) -> sa.Row[Any] | None:
+        """The first owner that this process registered for the table and that lives, and the database's time."""
+        owners = backend.owners
+        columns = (owners.c.id, owners.c.started, owners.c.beat, owners.c.lease, database_now().label("now"))
+        here = sa.and_(owners.c.claims == backend.roles.claims, of_process(owners), owners.c.died.is_(None))
+        first = sa.select(*columns).where(here).order_by(owners.c.id).limit(1)
+        return primary.execute(first, this_process()).one_or_none()
+
     def _behind(self, backend: Backend, owner: sa.Row[Any] | None) -> str | None:
         """Why it must not be used, if it is too far behind. `owner`: as it is on the primary."""
         if owner is None:
             return "how far it is behind is not known, because this consumer writes no heartbeats"
-        beat = self._read(backend, beat_of(backend), {"claimjobs_me": owner.id, "claimjobs_started": owner.started})
+        owners = backend.owners
+        same = sa.and_(me(owners), owners.c.started == sa.bindparam("claimjobs_started", type_=Instant))
+        parameters = {"claimjobs_me": owner.id, "claimjobs_started": owner.started}
+        beat = self._read(backend, sa.select(owners.c.beat, owners.c.asleep).where(same), parameters)
         self._measure_at = time.monotonic() + MEASURE_EVERY
         if (lag := lag_of(owner, beat)) <= MOST_LAG:
             return None
@@ -129,23 +139,18 @@ class Replica(Locking):
     def _read(self, backend: Backend, query: sa.Select[Any], parameters: Mapping[str, Any]) -> Sequence[sa.Row[Any]]:
         sessions = backend.dialect.sessions
         if self._connection is None:
-            self._connection = open_connection(self._engine)
-            with not_longer_than(LONGEST_READ, sessions.break_connection, self._connection):
-                self._connection.execution_options(isolation_level="AUTOCOMMIT")
-                self._prepare(backend, self._connection)
-        connection = self._connection
-        with not_longer_than(LONGEST_READ, sessions.break_connection, connection), connection.begin():
-            return connection.execute(query, parameters).all()
-
-    def _prepare(self, backend: Backend, connection: sa.Connection) -> None:
-        """Let it read instants as the primary's sessions do. Warn once if the server takes writes."""
-        sessions = backend.dialect.sessions
-        with connection.begin():
-            connection.execute(sessions.to_utc, {"local": False}).close()
-            is_read_only = self._was_checked or sessions.is_read_only(connection)
-        self._was_checked = True
-        if not is_read_only:
-            self._tell(backend, TAKES_WRITES, "they come from a server that takes writes: let the replica be read-only")
+            self._connection = connection = open_connection(self._engine)
+            with not_longer_than(LONGEST_READ, sessions.break_connection, connection):
+                connection.execution_options(isolation_level="AUTOCOMMIT")
+                with connection.begin():  # it reads instants as the primary's sessions do
+                    connection.execute(sessions.to_utc, {"local": False}).close()
+                    is_read_only = self._was_checked or sessions.is_read_only(connection)
+            self._was_checked = True
+            if not is_read_only:
+                says = "they come from a server that takes writes: let the replica be read-only"
+                self._tell(backend, TAKES_WRITES, says)
+        with not_longer_than(LONGEST_READ, sessions.break_connection, self._connection), self._connection.begin():
+            return self._connection.execute(query, parameters).all()
 
     def _drop(self) -> None:
         connection, self._connection = self._connection, None
@@ -180,7 +185,13 @@ class FindOnReplica(FindThenLock):
     ) -> ClaimResult:
         rows = self._replica.rows(connection, self._backend, self._finder.of(request), request.find_parameters)
         if rows:
-            taken = self._in_claim_row(connection, rows)
+            taken: set[Key] = set()
+            if (
+                self._open is not None and self._open_now is not None
+            ):  # neither the replica nor a lock of their rows shows claim rows
+                keys = [key_of(row[:-1]) for row in rows]
+                given = {"claimjobs_keys": keys, **self._open.range_of(keys)}
+                taken = {key_of(row) for row in connection.execute(self._open_now, given)}
             claimed = self.lock_candidates(connection, rows, request, marked, taken=taken)
             self._replica.note_claim(len(claimed.jobs))
             if claimed.jobs:
@@ -193,29 +204,6 @@ class FindOnReplica(FindThenLock):
             given = {"claimjobs_keys": keys, **self._open.range_of(keys)}
             phases.insert(1, Phase("read claim rows", self._open_now, given))
         return phases
-
-    def _in_claim_row(self, connection: sa.Connection, rows: Sequence[sa.Row[Any]]) -> set[Key]:
-        """Those of the candidates that are in a claim row: neither the replica nor a lock of their rows shows it."""
-        if self._open is None or self._open_now is None:
-            return set()
-        keys = [key_of(row[:-1]) for row in rows]
-        given = {"claimjobs_keys": keys, **self._open.range_of(keys)}
-        return {key_of(row) for row in connection.execute(self._open_now, given)}
-
-
-def owner_here(backend: Backend) -> sa.Select[Any]:
-    """The first owner that this process registered for the table and that lives, and the database's time."""
-    owners = backend.owners
-    columns = (owners.c.id, owners.c.started, owners.c.beat, owners.c.lease, database_now().label("now"))
-    here = sa.and_(owners.c.claims == backend.roles.claims, of_process(owners), owners.c.died.is_(None))
-    return sa.select(*columns).where(here).order_by(owners.c.id).limit(1)
-
-
-def beat_of(backend: Backend) -> sa.Select[Any]:
-    """The heartbeat of the owner `me` that was registered at `started`, and since when it sleeps."""
-    owners = backend.owners
-    started = owners.c.started == sa.bindparam("claimjobs_started", type_=Instant)
-    return sa.select(owners.c.beat, owners.c.asleep).where(me(owners), started)
 
 
 def lag_of(owner: sa.Row[Any], shown: Sequence[Sequence[Any]]) -> float:

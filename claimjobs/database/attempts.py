@@ -11,8 +11,8 @@ from typing import Final, Protocol
 
 import sqlalchemy as sa
 
-from claimjobs.backoff import Backoff
 from claimjobs.control import Control
+from claimjobs.options import Backoff
 from claimjobs.signals import raise_delayed
 
 FIRST_PAUSE: Final = 0.01

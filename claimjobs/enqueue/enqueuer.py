@@ -14,7 +14,6 @@ from typing import Final
 import sqlalchemy as sa
 
 from claimjobs import tracing
-from claimjobs.backoff import Backoff
 from claimjobs.database.attempts import FIRST_PAUSE, LONGEST_PAUSE
 from claimjobs.database.clock import in_utc
 from claimjobs.database.connect import connected
@@ -33,6 +32,7 @@ from claimjobs.enqueue.rows import Chunk, Row, chunks, misfit, size_of
 from claimjobs.enqueue.unique_key import CHOICES, OnDuplicate, UniqueKey
 from claimjobs.errors import BadArgument, BadRow
 from claimjobs.job import key_of
+from claimjobs.options import Backoff
 from claimjobs.report import Report
 from claimjobs.statements.enqueue import insert_rows
 from claimjobs.table.backend import Backend

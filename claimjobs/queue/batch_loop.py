@@ -10,11 +10,11 @@ from typing import Any, Final, Literal
 
 import sqlalchemy as sa
 
-from claimjobs.backoff import Backoff
 from claimjobs.batch.batch import Batch
 from claimjobs.batch.hold import Following
 from claimjobs.errors import BadArgument, BatchMisused, ReadOnly, ServerUnreachable, StatementTimedOut
 from claimjobs.lease.sleeper import WakeCondition
+from claimjobs.options import Backoff
 from claimjobs.queue.consumer import Consumer
 from claimjobs.statements.pause import resumed
 from claimjobs.table.predicates import Where

@@ -20,7 +20,6 @@ from typing import Any, Final
 
 import sqlalchemy as sa
 
-from claimjobs.backoff import Backoff
 from claimjobs.batch.batch import Batch
 from claimjobs.batch.hold import Following
 from claimjobs.callables import COROUTINE, deferred, require_finished
@@ -30,6 +29,7 @@ from claimjobs.errors import BadHandler, ClaimjobsError, NothingDone, OutcomeRef
 from claimjobs.job import Done, Job
 from claimjobs.key_text import text_of
 from claimjobs.log_events import HANDLER_FAILED, JOBS_LOST, LOOP_BLOCKED, OUTCOME_REFUSED
+from claimjobs.options import Backoff
 from claimjobs.queue.batch_loop import BatchLoop, Drain
 from claimjobs.queue.consumer import Consumer
 from claimjobs.signals import Cancelled

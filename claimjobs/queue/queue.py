@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any, Never, Self
 import sqlalchemy as sa
 
 from claimjobs import tracing
-from claimjobs.asynchronous import in_thread
 from claimjobs.batch.batch import Batch
+from claimjobs.callables import in_thread
 from claimjobs.claim.locking import Locking
 from claimjobs.control import Control
 from claimjobs.database.connect import engine_of
@@ -288,7 +288,7 @@ class Queue(QueueOperations):
         All that is sent to the database is sent in a thread. In the block it is as in `with batch`: a job is done when
         `for job in batch` asks for the next one. Raises BadArgument with `hold="transaction"`, whose connection blocks.
         """
-        self._chosen.need_lease("hold='transaction' would block the event loop by its connection: loop over `batches`")
+        self._chosen.require("abatches")
         loop = BatchLoop(self._consumer, size, where, drain=drain, poll=poll, idle=idle, kept_alive=self)
         batches = iter(loop)
         with ThreadPoolExecutor(1, thread_name_prefix="claimjobs batches") as thread:
@@ -325,7 +325,7 @@ class Queue(QueueOperations):
         """
         if not isinstance(concurrency, int) or isinstance(concurrency, bool) or concurrency < 1:
             raise BadArgument(f"concurrency={concurrency!r}: give a whole number from 1")
-        self._chosen.need_lease("hold='transaction' handles one job after the other: loop over `batches`")
+        self._chosen.require("work")
         more: dict[str, Any] = {"drain": drain, "poll": poll, "idle": idle, "observer": observer or PoolObserver()}
         JobPool(self._consumer, handler, size, where, count=concurrency, **more).run()
 

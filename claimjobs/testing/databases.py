@@ -5,13 +5,16 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
-from typing import Any
+from typing import Any, Final
 
 import sqlalchemy as sa
 
 from claimjobs.database.connect import connected, engine_of
 from claimjobs.dialects import dialect_named_by
 from claimjobs.errors import BadArgument
+
+OURS: Final = "claimjobs_test_"
+"""What the names of our savepoints begin with."""
 
 
 @contextmanager
@@ -43,7 +46,7 @@ def engine_within(connection: sa.Connection) -> sa.Engine:
         raise BadArgument("the connection has no open transaction: call its `begin`, and enqueue in it, before `run`")
     driver_connection = connection.connection.dbapi_connection
     dialect = copy.copy(connection.dialect)
-    vars(dialect).update(_Savepoints(dialect).replacements())
+    vars(dialect).update(_Savepoints().replacements(dialect))
     pool = sa.pool.NullPool(lambda: driver_connection, reset_on_return=None, dialect=dialect)  # type: ignore[arg-type]
     return sa.Engine(pool, dialect, connection.engine.url)
 
@@ -51,47 +54,40 @@ def engine_within(connection: sa.Connection) -> sa.Engine:
 class _Savepoints:
     """What a SQLAlchemy dialect does at the ends of a transaction, with savepoints."""
 
-    def __init__(self, dialect: sa.Dialect) -> None:
-        self._dialect = dialect
-        self._open = 0
+    _open = 0
 
-    def replacements(self) -> dict[str, Any]:
-        """The methods of a dialect that are replaced."""
-        closes = dict.fromkeys(("do_close", "do_terminate", "set_isolation_level", "reset_isolation_level"), _nothing)
+    def replacements(self, dialect: sa.Dialect) -> dict[str, Any]:
+        closes = ("do_close", "do_terminate", "set_isolation_level", "reset_isolation_level")
         nested = ("do_savepoint", "do_rollback_to_savepoint", "do_release_savepoint")
-        renamed = {method: self._renaming(getattr(self._dialect, method)) for method in nested}
-        return {"do_begin": self._begin, "do_commit": self._commit, "do_rollback": self._roll_back, **closes, **renamed}
-
-    @staticmethod
-    def _renaming(send: Callable[[sa.Connection, str], None]) -> Callable[[sa.Connection, str], None]:
-        """Each connection of SQLAlchemy numbers its savepoints from 1, and the test may have one with this number: a
-        second savepoint of a name ends the first one on MySQL, and hides it on Postgres.
-        """
-        return lambda connection, name: send(connection, f"claimjobs_test_{name}")
+        return {
+            "do_begin": self._begin,
+            "do_commit": self._commit,
+            "do_rollback": self._roll_back,
+            **dict.fromkeys(closes, lambda *_: None),  # the connection is left as the test has made it
+            **{method: _renaming(getattr(dialect, method)) for method in nested},
+        }
 
     def _begin(self, connection: Any) -> None:
         self._open += 1
-        self._send(connection, f"SAVEPOINT {self._name}")
+        self._send(connection, "SAVEPOINT")
 
     def _commit(self, connection: Any) -> None:
         if self._open:
-            self._send(connection, f"RELEASE SAVEPOINT {self._name}")
+            self._send(connection, "RELEASE SAVEPOINT")
             self._open -= 1
 
     def _roll_back(self, connection: Any) -> None:
         if self._open:
-            self._send(connection, f"ROLLBACK TO SAVEPOINT {self._name}")
+            self._send(connection, "ROLLBACK TO SAVEPOINT")
             self._commit(connection)
 
-    @property
-    def _name(self) -> str:
-        return f"claimjobs_test_{self._open}"
-
-    @staticmethod
-    def _send(connection: Any, statement: str) -> None:
+    def _send(self, connection: Any, statement: str) -> None:
         with closing(connection.cursor()) as cursor:
-            cursor.execute(statement)
+            cursor.execute(f"{statement} {OURS}{self._open}")
 
 
-def _nothing(*_: Any) -> None:
-    """Leave the connection as the test has made it."""
+def _renaming(send: Callable[[sa.Connection, str], None]) -> Callable[[sa.Connection, str], None]:
+    """Each connection of SQLAlchemy numbers its savepoints from 1, and the test may have one with this number: a second
+    savepoint of a name ends the first one on MySQL, and hides it on Postgres.
+    """
+    return lambda connection, name: send(connection, f"{OURS}{name}")

@@ -85,24 +85,24 @@ def run(
     raises that is neither an Exception nor SystemExit is raised again, such as Ctrl-C and `pytest.fail`; jobs that it
     had not handled then are released.
     """
+    name = getattr(handler, "__qualname__", repr(handler))
     if connection is not None and deferred(handler) == COROUTINE:
         raise BadHandler(
-            f"handler {_name(handler)!r} is async, and in the transaction of a `connection` jobs are handled one after "
-            "the other: leave out `connection`, and commit what the test enqueues, or give a plain function"
+            f"handler {name!r} is async, and in the transaction of a `connection` jobs are handled one after the "
+            "other: leave out `connection`, and commit what the test enqueues, or give a plain function"
         )
     chosen = _chosen(queue, connection, clock)
-    if chosen is None:
-        return _worked(queue, handler, size)
-    bind = queue.engine if connection is None else engine_within(connection_in(connection))
-    return _worked(_queue_of(bind, chosen), handler, size)
+    if chosen is not queue.settings:
+        bind = queue.engine if connection is None else engine_within(connection_in(connection))
+        given = {option: value for option, value in vars(chosen).items() if option not in ("hooks", "also_writes")}
+        if chosen.also_writes:
+            given["side_car"] = SideCar(chosen.also_writes, chosen.side_car)
+        queue = Queue(bind, **given, **vars(chosen.hooks))
+    return _worked(queue, handler, name, size)
 
 
-def _name(handler: Any) -> str:
-    return getattr(handler, "__qualname__", repr(handler))
-
-
-def _worked(queue: Queue, handler: Callable[..., Any], size: int) -> list[JobResult]:
-    name, in_transaction = _name(handler), not queue.settings.by_lease
+def _worked(queue: Queue, handler: Callable[..., Any], name: str, size: int) -> list[JobResult]:
+    in_transaction = not queue.settings.by_lease
     handler_of(handler, name, in_transaction=in_transaction)  # the signature of what is called below fits every call
     ends: list[BaseException] = []
     what = handler_of(_ending(handler, ends), name, in_transaction=in_transaction)
@@ -156,8 +156,8 @@ def _ending(handler: Callable[..., Any], ends: list[BaseException]) -> Callable[
     return await_call if deferred(handler) == COROUTINE else call
 
 
-def _chosen(queue: Queue, connection: CallersTransaction | None, clock: Clock | None) -> Settings | None:
-    """The parameters of the queue, as the test wants them; None: as they are."""
+def _chosen(queue: Queue, connection: CallersTransaction | None, clock: Clock | None) -> Settings:
+    """The parameters of the queue, as the test wants them."""
     chosen = queue.settings
     if connection is not None and isinstance(chosen.now, database_now):
         # The time of an open transaction is that of its beginning: what a handler delays by nothing would not be due.
@@ -166,44 +166,32 @@ def _chosen(queue: Queue, connection: CallersTransaction | None, clock: Clock | 
         ahead = dialect_named_by(queue.engine).later(chosen.now, sa.literal(clock.ahead.total_seconds(), sa.Float))
         chosen = replace(chosen, now=sa.type_coerce(ahead, Instant()))
     if connection is not None:
-        if chosen.side_car or chosen.per_key is not None:
-            what = "side-car" if chosen.side_car else "per_key"
-            raise BadArgument(
-                f"a queue with a {what} holds its jobs by a lease, which others must see: leave out `connection`, and "
-                "commit what the test enqueues"
-            )
         liveness = replace(chosen.liveness, session_lock=False, patience=0)
-        chosen = replace(chosen, hold="transaction", claims=None, liveness=liveness)
-    return None if chosen is queue.settings else chosen
-
-
-def _queue_of(bind: sa.Engine, chosen: Settings) -> Queue:
-    given = {name: value for name, value in vars(chosen).items() if name not in ("hooks", "also_writes")}
-    if chosen.also_writes:
-        given["side_car"] = SideCar(chosen.also_writes, chosen.side_car)
-    return Queue(bind, **given, **vars(chosen.hooks))
+        try:
+            chosen = replace(chosen, hold="transaction", claims=None, liveness=liveness)
+        except ValueError as error:
+            raise BadArgument(
+                f"the jobs of this queue cannot be held by the transaction of the test ({error}): leave out "
+                "`connection`, and commit what the test enqueues"
+            ) from error
+    return chosen
 
 
 class _Results(BatchObserver):
-    """Notes what became of the jobs of each settle."""
-
     def __init__(self) -> None:
         self.found: list[JobResult] = []
 
     def settled(self, batch: Batch) -> None:
-        lost = {job.key for job in batch.lost}
-        states = dict(_states(batch))
+        outcomes, waits = batch.outcomes, {**batch.outcomes.retried, **batch.outcomes.suspects}
+        states: dict[Key, JobState] = {
+            **dict.fromkeys(outcomes.done, "done"),
+            **dict.fromkeys(outcomes.dead, "dead"),
+            **dict.fromkeys(outcomes.retried, "retry"),
+            **dict.fromkeys(outcomes.suspects, "suspect"),
+            **dict.fromkeys((job.key for job in batch.lost), "lost"),
+        }
         for job in batch.jobs:
-            state, wait = states.get(job.key, ("released", None))
-            if job.key in lost:
-                state, wait = "lost", None
-            error = batch.outcomes.errors.get(job.key) if state != "lost" else None
+            state = states.get(job.key, "released")
+            error = outcomes.errors.get(job.key) if state != "lost" else None
+            wait = waits.get(job.key) if state != "lost" else None
             self.found.append(JobResult(job, state, error, wait))
-
-
-def _states(batch: Batch) -> Iterator[tuple[Key, tuple[JobState, float | None]]]:
-    outcomes = batch.outcomes
-    yield from ((key, ("done", None)) for key in outcomes.done)
-    yield from ((key, ("dead", None)) for key in outcomes.dead)
-    yield from ((key, ("retry", wait)) for key, wait in outcomes.retried.items())
-    yield from ((key, ("suspect", wait)) for key, wait in outcomes.suspects.items())

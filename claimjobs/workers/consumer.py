@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 
-from claimjobs.backoff import Backoff
 from claimjobs.batch.batch import Batch
 from claimjobs.database.error_translation import passes, reason
 from claimjobs.errors import (
@@ -19,6 +18,7 @@ from claimjobs.errors import (
 from claimjobs.key_text import text_of
 from claimjobs.log_events import BATCH_ROLLED_BACK, HANDLER_FAILED, JOBS_LOST, OUTCOME_REFUSED
 from claimjobs.log_records import log_safely
+from claimjobs.options import Backoff
 from claimjobs.queue.batch_loop import Drain
 from claimjobs.queue.job_pool import PoolObserver
 from claimjobs.queue.queue import Queue

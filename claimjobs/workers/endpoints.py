@@ -42,7 +42,6 @@ class Endpoints:
 
     @property
     def used(self) -> bool:
-        """Whether anything is served."""
         return self.metrics_port is not None or self.health_port is not None
 
     @contextmanager
@@ -93,8 +92,8 @@ def stuck(supervisor: Supervisor, max_batch_time: float) -> Iterator[str]:
     for slot in supervisor.consumers:
         if slot.silence > REPORTS_WITHIN:
             yield f"consumer {slot.number} has not reported for {slot.silence:.0f} s"
-        elif slot.stalled > max_batch_time:
-            yield f"consumer {slot.number} has made no progress on its batch for {slot.stalled:.0f} s"
+        elif slot.state.stalled > max_batch_time:
+            yield f"consumer {slot.number} has made no progress on its batch for {slot.state.stalled:.0f} s"
 
 
 def missing(supervisor: Supervisor, reader: BacklogReader) -> Iterator[str]:
@@ -117,7 +116,6 @@ class SupervisorCollector:
         self._table = table
 
     def collect(self) -> Iterator[Metric]:
-        """The metrics now; before the first snapshot all counts are 0."""
         from claimjobs.metrics.collectors import of_processes, of_report  # noqa: PLC0415 - an extra
 
         snapshot = self._supervisor.latest

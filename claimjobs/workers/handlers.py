@@ -42,28 +42,25 @@ class Handler:
         """Call the function with the batch, or with each job: it is done when its call returns, and failed if it
         raises. Raises NothingDecided if no job of the batch has an outcome then, and BadHandler.
         """
-        if self.per == "job":
-            for job in batch:
-                self._handle_job(batch, job)
+        if self.per == "batch":
+            require_finished(self.function(batch), self.name)
+            if len(batch.undecided) == len(batch):
+                raise NothingDecided(
+                    f"{self.name} returned without an outcome for any job, so all were released: loop over the batch, "
+                    "or call `batch.done()`"
+                )
             return
-        require_finished(self.function(batch), self.name)
-        if len(batch.undecided) == len(batch):
-            raise NothingDecided(
-                f"{self.name} returned without an outcome for any job, so all were released: loop over the batch, or "
-                "call `batch.done()`"
-            )
-
-    def _handle_job(self, batch: Batch, job: Job) -> None:
-        given = {"connection": batch.connection} if self.connected else {}
-        try:
-            result = self.function(job, **given)
-            require_finished(result, self.name)
-            if isinstance(result, Done):
-                batch.done(job, **result.columns)
-        except Cancelled:
-            raise
-        except BaseException as error:
-            batch.fail(job, error)
+        for job in batch:
+            given = {"connection": batch.connection} if self.connected else {}
+            try:
+                result = self.function(job, **given)
+                require_finished(result, self.name)
+                if isinstance(result, Done):
+                    batch.done(job, **result.columns)
+            except Cancelled:
+                raise
+            except BaseException as error:
+                batch.fail(job, error)
 
 
 def handler_of(
@@ -81,44 +78,37 @@ def handler_of(
     if it is an `async def`, it is called for many jobs at once. Raises BadHandler where the parameters do not fit,
     there is no transaction, a call would run nothing (generators), or it is no function.
     """
+    what, kind = f"handler {name!r}", deferred(function)
     if not callable(function):
-        raise BadHandler(f"handler {name!r} is no function but {type(function).__name__}: name a function")
-    kind = deferred(function)
+        raise BadHandler(f"{what} is no function but {type(function).__name__}: name a function")
     if kind not in (None, COROUTINE):
-        raise BadHandler(
-            f"handler {name!r} is {kind}, and calling it runs nothing: name a plain function or an `async def`"
-        )
-    try:  # a decorated function is called as its wrapper is, and may show its own parameters only as it was written
-        written, called = inspect.signature(function), inspect.signature(function, follow_wrapped=False)
-    except (TypeError, ValueError):
-        raise BadHandler(
-            f"the parameters of handler {name!r} cannot be read: name a function written in Python that calls it"
-        ) from None
-    per = per or _per_of(written, name)
+        raise BadHandler(f"{what} is {kind}, and calling it runs nothing: name a plain function or an `async def`")
+    # A decorated function is called as its wrapper is, and may show only its own parameters as it was written.
+    written, called = _signature(function, what), _signature(function, what, follow_wrapped=False)
+    per = per or _per_of(written, what)
     if kind is not None or (concurrency or 1) > 1:
-        what = f"handler {name!r} {'is async' if kind else 'is called for many jobs at once'}"
+        pooled = f"{what} {'is async' if kind else 'is called for many jobs at once'}"
         if per == "batch":
-            raise BadHandler(f"{what}, and takes a batch: name a function of a job")
+            raise BadHandler(f"{pooled}, and takes a batch: name a function of a job")
         if in_transaction:
             raise BadHandler(
-                f"{what}, and `--hold transaction` handles one job after the other: leave that out, or name a plain "
+                f"{pooled}, and `--hold transaction` handles one job after the other: leave that out, or name a plain "
                 "function, without --concurrency"
             )
-        _check_call(called, name, per)
+        _check_call(called, what, per)
         return Handler(function, name, per, concurrency=concurrency or AT_ONCE)
     takes_any = any(parameter.kind is parameter.VAR_KEYWORD for parameter in called.parameters.values())
     names = called.parameters.keys() | (written.parameters.keys() if takes_any else set())
     connected = per == "job" and "connection" in names
-    _check_call(called, name, per, *(["connection"] if connected else []))
+    _check_call(called, what, per, connected=connected)
     if connected and not in_transaction:
         raise BadHandler(
-            f"handler {name!r} has a parameter `connection`, and no transaction holds its jobs: "
-            "give `--hold transaction`"
+            f"{what} has a parameter `connection`, and no transaction holds its jobs: give `--hold transaction`"
         )
     return Handler(function, name, per, connected)
 
 
-def _per_of(signature: inspect.Signature, name: str) -> Per:
+def _per_of(signature: inspect.Signature, what: str) -> Per:
     parameters = list(signature.parameters.values())
     if parameters:
         hint = parameters[0].annotation
@@ -128,20 +118,29 @@ def _per_of(signature: inspect.Signature, name: str) -> Per:
         if words & {Job.__name__, "job"}:
             return "job"
     raise BadHandler(
-        f"handler {name!r} may be for batches or for jobs: call its parameter `batch` or `job`, "
-        "or give `--per batch|job`"
+        f"{what} may be for batches or for jobs: call its parameter `batch` or `job`, or give `--per batch|job`"
     )
 
 
-def _check_call(signature: inspect.Signature, name: str, first: Per, *more: str) -> None:
-    """Raise BadHandler if the signature does not allow the call, because every job would fail."""
+def _check_call(signature: inspect.Signature, what: str, *parameters: str, connected: bool = False) -> None:
+    """Raise BadHandler if the signature does not allow the call, because every one would fail."""
+    more = {"connection": "connection"} if connected else {}
     try:
-        signature.bind(None, **dict.fromkeys(more))
+        signature.bind(*parameters, **more)
     except TypeError as error:
-        call = ", ".join((first, *(f"{word}={word}" for word in more)))
+        call = ", ".join((*parameters, *(f"{word}={word}" for word in more)))
         raise BadHandler(
-            f"handler {name!r} has the parameters {signature}, and is called with ({call}): {error}; "
+            f"{what} has the parameters {signature}, and is called with ({call}): {error}; "
             "give every other parameter a default"
+        ) from None
+
+
+def _signature(function: Any, what: str, *, follow_wrapped: bool = True) -> inspect.Signature:
+    try:
+        return inspect.signature(function, follow_wrapped=follow_wrapped)
+    except (TypeError, ValueError):
+        raise BadHandler(
+            f"the parameters of {what} cannot be read: name a function written in Python that calls it"
         ) from None
 
 
@@ -154,16 +153,11 @@ def function_named(reference: str | None, option: str, *parameters: str) -> Any:
     """
     if reference is None:
         return None
-    function, name, call = load(reference), f"{option} {reference!r}", f"({', '.join(parameters)})"
+    function, what = load(reference), f"{option} {reference!r}"
     kind = deferred(function) or (None if callable(function) else f"no function but {type(function).__name__}")
     if kind is not None:
-        raise BadHandler(f"{name} is {kind}: name a plain function that is called with {call}")
-    try:
-        inspect.signature(function).bind(*parameters)
-    except (TypeError, ValueError) as error:
-        raise BadHandler(
-            f"{name} cannot be called with {call}: {error}; give every other parameter a default"
-        ) from None
+        raise BadHandler(f"{what} is {kind}: name a plain function that is called with ({', '.join(parameters)})")
+    _check_call(_signature(function, what), what, *parameters)
     return function
 
 

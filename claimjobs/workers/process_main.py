@@ -36,9 +36,16 @@ from claimjobs.table.definitions import DEFAULT_TABLE
 from claimjobs.table.reflection import is_demonstrations
 from claimjobs.workers.consumer import consume
 from claimjobs.workers.handlers import Handler, Per, entered, function_named, handler_of
-from claimjobs.workers.process_slot import OpenJobs
-from claimjobs.workers.reporter import SOONEST, Reporter
-from claimjobs.workers.supervisor_pipe import Ended, GaveUp, LogToSupervisor, State, SupervisorPipe
+from claimjobs.workers.supervisor_pipe import (
+    SOONEST,
+    Ended,
+    GaveUp,
+    LogToSupervisor,
+    OpenJobs,
+    Reporter,
+    State,
+    SupervisorPipe,
+)
 
 log = logging.getLogger("claimjobs.process_main")
 
@@ -83,7 +90,6 @@ class Plan:
     """How a process writes its log on standard error when its supervisor has died."""
 
     def queue(self) -> Queue:
-        """A new Queue for this process."""
         return queue_of(self.url, self.described, liveness=self.liveness)
 
     def check(self, generators: int) -> None:
@@ -227,7 +233,7 @@ def _begin(pipe: Connection, queue: Queue, plan: Plan) -> SupervisorPipe:
     handle(signal.SIGTERM, supervisor.stop_by_signal)
     unblock_signals()
     allow_cancel()
-    supervisor.listen()
+    threading.Thread(target=supervisor.listen, name="supervisor pipe", daemon=True).start()
     handlers = [LogToSupervisor(supervisor, plan.log_format)]
     logging.basicConfig(level=logging.INFO if plan.verbose else logging.WARNING, handlers=handlers, force=True)
     log_details(plan.verbose, plan.handler)

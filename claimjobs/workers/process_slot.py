@@ -3,27 +3,23 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 import math
-import multiprocessing
 import os
+import sys
 import time
-import zlib
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from multiprocessing import resource_tracker
 from multiprocessing.connection import Connection
-from multiprocessing.context import SpawnContext, SpawnProcess
+from multiprocessing.context import SpawnProcess
 from typing import Any, Final
 
-from claimjobs.backoff import Backoff
-from claimjobs.dialects import Key
+from claimjobs.options import Backoff
 from claimjobs.report import Report
 from claimjobs.signals import signals_blocked
 from claimjobs.workers.run import ProcessFigures
-from claimjobs.workers.supervisor_pipe import Command, Ended, GaveUp, Message, State
-
-SPAWN: Final[SpawnContext] = multiprocessing.get_context("spawn")
-"""A forked child would share its parent's database connections; a spawned one starts with none."""
+from claimjobs.workers.supervisor_pipe import SPAWN, Command, Ended, GaveUp, Message, OpenJobs, State
 
 FIRST_WAIT: Final = 0.2
 LONGEST_WAIT: Final = 10.0
@@ -36,27 +32,6 @@ WINDOW: Final = 3.0
 """Seconds that a rate is measured over."""
 
 
-class OpenJobs:
-    """What a process has in hand, in memory that it shares with its supervisor, which reads it when it is dead."""
-
-    def __init__(self) -> None:
-        self._shared = SPAWN.RawArray("Q", 2)
-
-    def note(self, count: int, alone: Key | None = None) -> None:
-        """`alone`: the key of a job that is held alone, if the death of its owner charges it an attempt."""
-        self._shared[0], self._shared[1] = count, 0 if alone is None else zlib.crc32(repr(alone).encode()) + 1
-
-    @property
-    def count(self) -> int:
-        """How many jobs."""
-        return int(self._shared[0])
-
-    @property
-    def alone(self) -> int:
-        """A number for the job that is held alone. 0: there are several, or none, or nothing would charge it."""
-        return int(self._shared[1])
-
-
 class ProcessSlot:
     """A numbered slot of a supervisor, with a process in it or waiting for one."""
 
@@ -64,7 +39,6 @@ class ProcessSlot:
         self.number = number
         self._target = target
         self.open_jobs = OpenJobs()
-        """What the last process had in hand."""
         self.process: SpawnProcess | None = None
         self.pipe: Connection | None = None
         self.owner_id: int | None = None
@@ -81,16 +55,12 @@ class ProcessSlot:
         """Whether the last process sent `Ended`. A process that a handler ends sends none, whatever its exit code."""
         self.ended_unasked = False
         """Whether it ended because of a signal of its own, before this supervisor told it to stop."""
-        self.busy = False
-        """Whether the process holds a batch, as it reported last."""
+        self.state = State(Report())
         self.active = -math.inf
-        """When it last held one, by the machine's monotonic clock."""
+        """When it last held a batch, by the machine's monotonic clock."""
         self.heard_at: float | None = None
         """When the process last reported, by the machine's monotonic clock. None: it is starting, or there is none."""
-        self.stalled = 0.0
-        """Seconds without progress on its open batch, as it reported last."""
         self._before = Report()
-        self._now = Report()
         self._batch = 0
         self._errors: list[str] = []
         self._due = 0.0
@@ -102,7 +72,6 @@ class ProcessSlot:
 
     @property
     def due(self) -> bool:
-        """Whether a process is to be started now."""
         return self.process is None and not self.finished and time.monotonic() >= self._due
 
     def start(self, *arguments: Any) -> None:
@@ -143,13 +112,11 @@ class ProcessSlot:
         if self.pipe is not None:
             self.pipe.close()
         self.process = self.pipe = None
-        self.was_ready, self.busy = True, False
-        self.heard_at, self.stalled = None, 0.0
-        self._before, self._now = self.report, Report()
+        self.was_ready, self.heard_at = True, None
+        self._before, self.state = self.report, State(Report())
         return code
 
     def kill(self) -> None:
-        """End the process at once."""
         self.heard_at = None
         if self.process is not None:
             self.process.kill()
@@ -164,23 +131,28 @@ class ProcessSlot:
         self.ending = self.ending or command in ("stop", "cancel")
         self.finished = self.finished or (self.ending and self.process is None)
 
-    def messages(self) -> Iterator[Message]:
-        """The messages that the process has sent since the last call; what they say is noted."""
+    def read(self, most: int = sys.maxsize) -> bool:
+        """Read at most so many of the messages that the process has sent; whether one says that a batch has ended."""
+        has_batch = False
         with contextlib.suppress(EOFError, OSError):
-            while self.pipe is not None and self.pipe.poll():
+            for _ in range(most):
+                if self.pipe is None or not self.pipe.poll():
+                    break
                 message: Message = self.pipe.recv()
                 self.note(message)
-                yield message
+                has_batch = has_batch or (isinstance(message, State) and message.batch > 0)
+        return has_batch
 
     def note(self, message: Message) -> None:
-        """Store what a message says about the process."""
-        if isinstance(message, State):
-            now = time.monotonic()
-            self.was_ready, self.heard_at, self.stalled = True, now, message.stalled
-            self._now, self.busy = message.report, message.is_busy
+        """Store what a message says about the process, or log it."""
+        if isinstance(message, dict):
+            record = logging.makeLogRecord(message)
+            logging.getLogger(record.name).handle(record)
+        elif isinstance(message, State):
+            self.state, self.was_ready, self.heard_at = message, True, time.monotonic()
             self.owner_id = message.owner_id or self.owner_id
             if message.is_busy or message.batch:
-                self.active = now
+                self.active = self.heard_at
             if message.batch:
                 self._batch, self._errors = message.batch, []
         elif isinstance(message, Ended):
@@ -199,11 +171,9 @@ class ProcessSlot:
 
     @property
     def report(self) -> Report:
-        """What all processes of this slot have done."""
-        return self._before + self._now
+        return self._before + self.state.report
 
     def line(self) -> ProcessFigures:
-        """The state of this slot now."""
         pid = self.process.pid if self.process is not None else None
         jobs = self.report.done + self.report.enqueued
         return ProcessFigures(self.number, pid, self._batch, jobs, self._rate.at(jobs), self.restarts)
@@ -216,7 +186,6 @@ class Rate:
         self._seen: deque[tuple[float, int]] = deque([(time.monotonic(), 0)])
 
     def at(self, count: int) -> float:
-        """The rate per second up to this count, now."""
         now = time.monotonic()
         self._seen.append((now, count))
         while len(self._seen) > 2 and now - self._seen[0][0] > WINDOW:

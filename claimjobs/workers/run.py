@@ -9,8 +9,6 @@ from claimjobs.report import Report
 
 @dataclass(frozen=True)
 class Run:
-    """How many processes, and until when."""
-
     consumers: int = 10
     generators: int = 0
     jobs: int | None = None
@@ -43,7 +41,6 @@ class ProcessFigures:
     jobs: int
     """Jobs done, by all processes of the slot."""
     rate: float
-    """Jobs per second, lately."""
     restarts: int
 
 
@@ -54,17 +51,13 @@ class Snapshot:
     phase: str
     """`starting`, `running`, `paused`, `draining`, `stopping`, `cancelling` or `ended`."""
     elapsed: float
-    """Seconds since the start."""
     consumers: tuple[ProcessFigures, ...]
     generators: tuple[ProcessFigures, ...]
     total: Report
-    """All processes together."""
     waiting: int | None
     """Jobs unclaimed or claimed at the last count; None before the first count."""
     rate: float
-    """Jobs done per second, lately."""
     ready: int = 0
-    """Consumers that are ready."""
     to_come: int | None = None
     """Jobs still to be done, with those still to be generated; None where the run has no end."""
     pause_reason: str | None = None
@@ -87,7 +80,6 @@ class Summary:
     """From when all consumers were ready until the end."""
     total: Report
     replaced: int
-    """Processes that died and were replaced."""
     handed_back: int
     """Jobs reclaimed from processes that died, by this run or by its consumers."""
     retries: int = 0
@@ -110,5 +102,4 @@ class Summary:
 
     @property
     def rate(self) -> float:
-        """Jobs done per second of the whole run."""
         return self.done / self.seconds if self.seconds else 0.0

@@ -8,9 +8,8 @@ import os
 import threading
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from contextlib import suppress
-from itertools import islice
 from multiprocessing.connection import wait
 from typing import Final
 
@@ -32,12 +31,11 @@ from claimjobs.log_events import (
 )
 from claimjobs.report import Report
 from claimjobs.signals import REACTION
-from claimjobs.workers.backlog_counter import BacklogCounter
+from claimjobs.workers.database_threads import BacklogCounter, ReclaimThread
 from claimjobs.workers.process_main import HUNG, Plan, run_consumer, run_generator
 from claimjobs.workers.process_slot import STRIKES, ProcessSlot, Rate
-from claimjobs.workers.reclaim import ReclaimThread
 from claimjobs.workers.run import Run, Snapshot, Summary
-from claimjobs.workers.supervisor_pipe import LAST_GRACE, PHASES, RELEASE_GRACE, Command, GaveUp, Message, State
+from claimjobs.workers.supervisor_pipe import LAST_GRACE, PHASES, RELEASE_GRACE, Command, GaveUp
 
 TICK: Final = 0.1
 """Seconds between two checks of the clock. A message or the end of a process wakes the supervisor at once."""
@@ -81,7 +79,6 @@ class Supervisor:
         self.cancelled = False
         """Whether `cancel` was called: batches were released before they were finished."""
         self.display_error: OSError | None = None
-        """The error by which the output could not be written any more."""
         self._ready_at: float | None = None
         self._gave_up: GaveUp | None = None
         self._exits: defaultdict[tuple[int, int], list[int]] = defaultdict(list)
@@ -109,7 +106,6 @@ class Supervisor:
 
     @property
     def ends(self) -> bool:
-        """Whether the run was told to stop, or has ended."""
         return "stop" in self._requested or self._phase == "ended"
 
     # --- the run ---------------------------------------------------------------------------------------
@@ -208,15 +204,7 @@ class Supervisor:
         pipes = (child.pipe for child in living if child.pipe is not None)
         ready = wait([*pipes, *(child.process.sentinel for child in living if child.process)], TICK)
         for child in living:
-            if child.pipe in ready:
-                self._note(islice(child.messages(), AT_ONCE))
-
-    def _note(self, messages: Iterable[Message]) -> None:
-        for message in messages:
-            if isinstance(message, dict):
-                record = logging.makeLogRecord(message)
-                logging.getLogger(record.name).handle(record)
-            elif isinstance(message, State) and message.batch:
+            if child.pipe in ready and child.read(AT_ONCE):
                 self._exits.clear()
 
     def _kill_silent(self) -> None:
@@ -239,7 +227,8 @@ class Supervisor:
     # --- ends of processes -----------------------------------------------------------------------------
 
     def _collect(self, child: ProcessSlot) -> None:
-        self._note(child.messages())
+        if child.read():
+            self._exits.clear()
         pid = child.process.pid if child.process is not None else None
         code = child.reap()
         how = f"by signal {-code}" if code < 0 else f"with exit code {code}"
@@ -332,7 +321,7 @@ class Supervisor:
 
     def _idle_seconds(self) -> float:
         """Seconds since a consumer last held a job, or since all were ready."""
-        if self._ready_at is None or any(child.busy for child in self.consumers):
+        if self._ready_at is None or any(child.state.is_busy for child in self.consumers):
             return 0.0
         return time.monotonic() - max(self._ready_at, *(child.active for child in self.consumers))
 

@@ -1,21 +1,30 @@
-"""The child's end of the pipe to its supervisor: receives commands, sends reports. If it breaks, the child stops."""
+"""What a child process tells its supervisor, and what it is told, through a pipe. If that breaks, the child stops."""
 
 from __future__ import annotations
 
-import contextlib
 import logging
+import multiprocessing
 import os
 import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
+import time
+import zlib
+from collections.abc import Collection, Iterable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
-from typing import Any, Final, Literal
+from multiprocessing.context import SpawnContext
+from typing import Any, Final, Literal, Self
 
+from claimjobs.batch.batch import Batch
+from claimjobs.dialects import Key
+from claimjobs.job import Job
 from claimjobs.log_events import PROCESS_STOPPING, SUPERVISOR_DIED
 from claimjobs.log_records import LogFormat, sendable, stderr_handler
+from claimjobs.queue.job_pool import PooledJob
+from claimjobs.queue.queue import Queue
 from claimjobs.report import Report
 from claimjobs.signals import after, cancel, shielded
+from claimjobs.workers.consumer import BatchObserver
 
 log = logging.getLogger("claimjobs.supervisor_pipe")
 
@@ -35,6 +44,32 @@ LAST_GRACE: Final = 5.0
 """Seconds from `cancel` until the jobs of a process are released for it: its handler does not end."""
 RELEASE_GRACE: Final = 5.0
 """Seconds for that release. Then the process is killed, or ends itself if its supervisor is dead."""
+SOONEST: Final = 0.1
+"""Seconds between two reports. One after each fast batch would cost as much as several of its jobs."""
+ALIVE_EVERY: Final = 2.0
+"""Seconds without a batch after which the state is sent all the same."""
+SPAWN: Final[SpawnContext] = multiprocessing.get_context("spawn")
+"""A forked child would share its parent's database connections; a spawned one starts with none."""
+
+
+class OpenJobs:
+    """What a process has in hand, in memory that it shares with its supervisor, which reads it when it is dead."""
+
+    def __init__(self) -> None:
+        self._shared = SPAWN.RawArray("Q", 2)
+
+    def note(self, count: int, alone: Key | None = None) -> None:
+        """`alone`: the key of a job that is held alone, if the death of its owner charges it an attempt."""
+        self._shared[0], self._shared[1] = count, 0 if alone is None else zlib.crc32(repr(alone).encode()) + 1
+
+    @property
+    def count(self) -> int:
+        return int(self._shared[0])
+
+    @property
+    def alone(self) -> int:
+        """A number for the job that is held alone. 0: there are several, or none, or nothing would charge it."""
+        return int(self._shared[1])
 
 
 @dataclass(frozen=True)
@@ -50,7 +85,6 @@ class State:
     batch: int = 0
     """Jobs of the last batch. 0: no batch has ended since the last message."""
     is_busy: bool = False
-    """Whether its handler works on a batch."""
     stalled: float = 0.0
     """Seconds without progress on this batch, if an open transaction holds it."""
 
@@ -63,7 +97,6 @@ class GaveUp:
     """The kind of error, whatever the values in its message."""
     error: str
     at_once: bool = False
-    """Whether no replacement is to be tried."""
     table_missing: bool = False
     """Whether a table is missing, so that no other process can do anything either."""
 
@@ -73,7 +106,6 @@ class Ended:
     """The last message of a process that came to its end. A process that its handler ends sends none."""
 
     by_signal: bool
-    """Whether the process itself got a SIGTERM."""
 
 
 Message = State | GaveUp | Ended | dict[str, Any]
@@ -92,11 +124,6 @@ class SupervisorPipe:
         self.died = False
         """Whether the supervisor has died, or its pipe cannot be read."""
         self.was_signalled = False
-        """Whether this process got a SIGTERM."""
-
-    def listen(self) -> None:
-        """Receive commands from now on."""
-        threading.Thread(target=self._listen, name="supervisor pipe", daemon=True).start()
 
     def stop_by_signal(self, _number: int) -> None:
         """Finish the open batch and end: this process got a SIGTERM. If its supervisor got none, it is replaced."""
@@ -104,8 +131,8 @@ class SupervisorPipe:
         self._worker.stop()
 
     def send(self, message: Message) -> None:
-        """Send a message. Errors are ignored: where the supervisor is gone, `_listen` ends this process."""
-        with contextlib.suppress(OSError), shielded(), self._sending:
+        """Send a message. Errors are ignored: where the supervisor is gone, `listen` ends this process."""
+        with suppress(OSError), shielded(), self._sending:
             self._pipe.send(message)
 
     @contextmanager
@@ -125,7 +152,8 @@ class SupervisorPipe:
             self._may_cancel = False
             cancel()
 
-    def _listen(self) -> None:
+    def listen(self) -> None:
+        """Run the commands that come, in a thread of their own. Without a supervisor, end this process."""
         try:
             while True:
                 command: Command = self._pipe.recv()
@@ -152,6 +180,90 @@ class SupervisorPipe:
         self._worker.stop()
         cancel()
         after(LAST_GRACE + RELEASE_GRACE, os._exit, 1)
+
+
+class Reporter(BatchObserver):
+    """Sends the state after batches, and every few seconds: a process whose threads cannot run sends none.
+
+    That of a batch is sent at once, or `soonest` seconds after the report before, together with those of the
+    batches until then; with 0 before each batch, too. A context manager: at the end of its block nothing is left to be
+    sent.
+    """
+
+    def __init__(
+        self, queue: Queue, supervisor: SupervisorPipe, open_jobs: OpenJobs, *, soonest: float = SOONEST
+    ) -> None:
+        """It notes in `open_jobs` what the handler works on."""
+        self._queue, self._supervisor, self._open_jobs, self._soonest = queue, supervisor, open_jobs, soonest
+        self._owner_id = queue.owner_id
+        """0: it has none, because an open transaction holds its jobs."""
+        self._unsent = threading.Event()
+        self._next = 0.0
+        self._jobs = 0
+        self._open: Batch | None = None
+        self._undecided = 0
+        self._progressed_at = 0.0
+
+    def __enter__(self) -> Self:
+        """Start the thread. It ends with the process."""
+        threading.Thread(target=self._run, name="reporter", daemon=True).start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._unsent.is_set():
+            self._send(self._jobs)
+
+    def begun(self, batch: Batch) -> None:
+        self._progressed_at, self._undecided, self._open = time.monotonic(), len(batch), batch
+        self._note(len(batch), batch.jobs)
+
+    def note_held(self, items: Collection[PooledJob]) -> None:
+        self._note(len(items), (item.job for item in items))
+
+    def ended(self) -> None:
+        self._open = None
+        self._open_jobs.note(0)
+
+    def _note(self, count: int, jobs: Iterable[Job]) -> None:
+        """Note how many jobs are in hand; and which, if it is one that a death charges an attempt."""
+        began = count and not self._open_jobs.count
+        is_charged = count == 1 and self._owner_id and self._queue.roles.can_isolate
+        self._open_jobs.note(count, next(iter(jobs)).key if is_charged else None)
+        if began and not self._soonest:
+            self._send()
+
+    def settled(self, batch: Batch) -> None:
+        """Report a batch, now or with those that follow soon."""
+        self._jobs, self._owner_id = len(batch), self._queue.owner_id
+        if time.monotonic() >= self._next:
+            self._send(self._jobs)
+        else:
+            self._unsent.set()
+
+    def _send(self, jobs: int = 0) -> None:
+        """Send the state. `jobs`: of a batch that was settled."""
+        if jobs:
+            self._next = time.monotonic() + self._soonest
+            self._unsent.clear()
+        stalled, batch = 0.0, self._open
+        if batch is not None and not self._owner_id:  # an owner ends its process if its batch hangs for too long
+            if (undecided := len(batch.undecided)) != self._undecided:
+                self._undecided, self._progressed_at = undecided, time.monotonic()
+            stalled = time.monotonic() - self._progressed_at
+        state = State(self._queue.report, self._owner_id or None, jobs, bool(self._open_jobs.count), stalled)
+        while True:
+            with suppress(RuntimeError):  # the counts changed while they were read: again
+                self._supervisor.send(state)
+                return
+
+    def _run(self) -> None:
+        while True:
+            if not self._unsent.wait(ALIVE_EVERY):
+                self._send()
+                continue
+            threading.Event().wait(self._soonest)
+            if self._unsent.is_set():
+                self._send(self._jobs)
 
 
 class LogToSupervisor(logging.Handler):

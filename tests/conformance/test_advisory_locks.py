@@ -412,7 +412,7 @@ def not_ours(dialect: Dialect) -> Dialect:
     [
         ({"hold": "lease"}, "locking=AdvisoryLocks needs hold='transaction'"),
         ({"claims": "batches", "hold": "lease"}, "locking=AdvisoryLocks needs hold='transaction'"),
-        ({"side_car": True, "hold": "lease"}, "locking=AdvisoryLocks is not for a side-car"),
+        ({"side_car": True, "hold": "lease"}, "locking is not for a side-car"),
         ({"locking": AdvisoryLocks}, "give a Locking, such as AdvisoryLocks"),
     ],
     ids=str,

@@ -17,7 +17,7 @@ from sqlalchemy.orm import Session
 
 from claimjobs import Job, make
 from claimjobs.contrib import ledger
-from claimjobs.contrib.ledger import LEDGER_TABLE, Ledger, forget, ledger_table, old_entries, oldest
+from claimjobs.contrib.ledger import LEDGER_TABLE, Ledger, forget, ledger_table, oldest
 from claimjobs.errors import UnfitTable, UnknownDatabase
 from tests.backends import Backend
 from tests.conformance.jobs import jobs
@@ -263,9 +263,9 @@ def test_a_clean_up_reads_only_what_is_old(backend: Backend, ledger_of: Make) ->
         entries = [{"digest": f"{n:064}", "queue": "jobs", "job": str(n)} for n in range(3_000)]
         connection.execute(sa.insert(table), entries)
     backend.analyze(LEDGER_TABLE)
-    old = old_entries(table, backend.dialect, "jobs", timedelta(days=9_000))
+    old = oldest(table, backend.dialect, "jobs", timedelta(days=9_000))
     with backend.engine.connect() as connection:
-        plan = backend.plan(connection, oldest(table, old), {})
+        plan = backend.plan(connection, old, {})
         assert plan.indexes == (f"{LEDGER_TABLE}_age",), plan.text
         assert not plan.sorts, plan.text
         plan = backend.plan(connection, forget(table, backend.dialect), {"claimjobs_keys": ["a", "b"]})

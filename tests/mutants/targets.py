@@ -52,7 +52,7 @@ TARGETS: Final[dict[str, tuple[str, str]]] = {
         "test_cut_claims test_sleep test_wake",
     ),
     "reclaim": (
-        "lease/reaper workers/reclaim",
+        "lease/reaper workers/database_threads",
         "test_kinds test_owners test_outage test_two_tenants test_liveness test_declared_dead test_reclaim "
         "cli/test_reclaim test_dead",
     ),

@@ -7,9 +7,7 @@ import pickle
 import pytest
 
 from claimjobs import Queue
-from claimjobs.workers.process_slot import OpenJobs
-from claimjobs.workers.reporter import Reporter
-from claimjobs.workers.supervisor_pipe import Message, State, SupervisorPipe
+from claimjobs.workers.supervisor_pipe import Message, OpenJobs, Reporter, State, SupervisorPipe
 from tests.backends import Backend
 from tests.process.command import rows
 from tests.process.dear import dear

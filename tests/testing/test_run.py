@@ -239,7 +239,7 @@ def test_what_cannot_be_is_refused(backend: Backend) -> None:
         with pytest.raises(BadHandler, match=r"'send_at_once' is async.*leave out `connection`"):
             run(queue, send_at_once, connection=connection)
         limited = backend.bare_queue(MAILS, per_key=PerKey("address", at_most=1))
-        with pytest.raises(BadArgument, match="per_key holds its jobs by a lease"):
+        with pytest.raises(BadArgument, match=r"per_key needs hold='lease'.*leave out `connection`"):
             run(limited, send, connection=connection)
     with pytest.raises(BadHandler, match="may be for batches or for jobs"):
         run(queue, lambda row: None)
