@@ -38,20 +38,23 @@ GIVEN: Final[dict[str, tuple[type[Any] | tuple[type[Any], ...], str]]] = {
     "side_car": ((str, bool), "True, False, or the name of the second table, or a SideCar"),
 }
 """What is given for an option, and an example."""
-NOT_FOR: Final[dict[tuple[Kind, str], str]] = {
-    ("side-car", "locking"): "is not for a side-car, whose claims lock the rows of its table: leave it out",
-    ("side-car", f"on_done={LEAVE!r}"): "is not for a side-car, which knows by its key what is done: leave it out",
-    ("transaction", "per_key"): "needs hold='lease': nobody sees, or counts, what an open transaction has claimed",
-    (
-        "transaction",
-        "abatches",
-    ): "would block the event loop with hold='transaction': loop over `batches`",
-    (
-        "transaction",
-        "work",
-    ): "needs hold='lease': a transaction handles one job after the other: loop over `batches`",
+NOT_FOR: Final[dict[tuple[Kind, str], tuple[str, str]]] = {
+    ("side-car", "locking"): ("is not for a side-car, whose claims lock the rows of its table", "leave it out"),
+    ("side-car", f"on_done={LEAVE!r}"): (
+        "is not for a side-car, which knows by its key what is done",
+        "leave it out",
+    ),
+    ("transaction", "per_key"): (
+        "needs hold='lease'",
+        "what an open transaction has claimed is seen by nobody, and not counted",
+    ),
+    ("transaction", "abatches"): ("would block the event loop with hold='transaction'", "loop over `batches`"),
+    ("transaction", "work"): (
+        "needs hold='lease'",
+        "a transaction handles one job after the other: loop over `batches`",
+    ),
 }
-"""The options and methods that a kind of queue does not have, and why."""
+"""The options and methods that a kind of queue does not have: why, and what to do."""
 
 
 @dataclass(frozen=True)
@@ -125,8 +128,9 @@ class Settings:
 
     def require(self, what: str) -> None:
         """Raises BadArgument if this kind of queue has not this option or method."""
-        if why := NOT_FOR.get((self.kind, what)):
-            raise BadArgument(f"{what} {why}")
+        if refused := NOT_FOR.get((self.kind, what)):
+            why, instead = refused
+            raise BadArgument(f"{what} {why}: {instead}")
 
     def inspect(self, engine: sa.Engine) -> Backend:
         """The server and the tables. Raises ConnectionFailed, ServerUnfit or UnfitTable."""
