@@ -71,10 +71,10 @@ def built(family: str) -> dict[str, Any]:
         "done": settle.delete(target),
         "kept": settle.keep(target, now),
         "released": settle.release(target),
-        "retried": settle.retry(target, now, errors={1: "ValueError: ..."}, delays={1: 0.75}),
-        "dead": settle.mark_dead(target, now, {1: "ValueError: ..."}),
+        "retried": settle.retry(target, now, {1: settle.Failure("ValueError: ...", 0.75)}),
+        "dead": settle.mark_dead(target, now, {1: settle.Failure("ValueError: ...")}),
         "suspects": settle.suspect(
-            target, now, errors=dict.fromkeys((1, 2), "ValueError: ..."), delays={1: 0.75, 2: 0.6}
+            target, now, {key: settle.Failure("ValueError: ...", wait, 2) for key, wait in ((1, 0.75), (2, 0.6))}
         ),
         **({} if dialect.returns_what_it_writes else {"still mine": settle.lock_mine(target)}),
         "enqueue": inserts.insert_rows(roles.table).values(d=sa.bindparam("d"), e=sa.bindparam("e")),

@@ -254,7 +254,7 @@ def _claim_per_batch(queue: Queue) -> None:
     with queue.claim(2) as batch:
         first, _ = (job.key for job in batch.jobs)
         _look_again(queue, [first])
-        hand._settler.settle(hand._connector, hand.owner.id, Outcomes(done=[first]))
+        hand._settling.commit(hand.owner.id, Outcomes(done={first: {}}))
         batch.done()
 
 

@@ -23,6 +23,7 @@ from claimjobs.options import Retry, bounded
 from claimjobs.settle.failures import Failures
 from claimjobs.settle.outcomes import Outcomes
 from claimjobs.signals import shielded
+from claimjobs.statements.settle import Failure
 from claimjobs.table.columns import DEAD
 from claimjobs.table.roles import ColumnRoles
 
@@ -163,15 +164,12 @@ class Batch:
         """
         if columns:
             self._hold.check_columns(columns)
-        keys = self._decide(jobs)
-        self._outcomes.done.extend(keys)
-        if columns:
-            self._outcomes.columns.update(dict.fromkeys(keys, columns))
+        self._outcomes.done.update(dict.fromkeys(self._decide(jobs), columns))
 
     def release(self, *jobs: Job) -> None:
         """Release these jobs, for any consumer; without arguments, all that have no outcome yet."""
         self._undo(jobs)
-        self._outcomes.released.extend(self._decide(jobs))
+        self._outcomes.released.update(dict.fromkeys(self._decide(jobs)))
 
     def fail(self, job: Job, error: BaseException | str, *, retry_in: float | None = None, retry: bool = True) -> None:
         """Make this job failed. It runs again after its back-off, or after `retry_in` seconds; it is dead if it is out
@@ -195,9 +193,8 @@ class Batch:
         said = self._roles.kept_of(_said_by(error))
         self._undo([job])
         [key] = self._decide([job])
-        self._outcomes.fail(key, said, None if is_last else wait)
-        if isinstance(error, BaseException):
-            self._outcomes.raised[key] = error
+        failed = self._outcomes.dead if is_last else self._outcomes.retried
+        failed[key] = Failure(said, wait, raised=error if isinstance(error, BaseException) else None)
 
     def blame(self, error: BaseException | str) -> None:
         """Report an error of which no job is known to be the cause: any job without an outcome may be it.
@@ -214,14 +211,13 @@ class Batch:
         elif len(self._undecided) == 1 and self._can_fail():
             [job] = self._undecided.values()
             self.fail(job, error)
-            self._outcomes.isolated.add(job.key)
+            self._outcomes.failed[job.key].group = 1
         elif self._undecided and self._roles.can_suspect:
             jobs, said = self.undecided, self._roles.kept_of(_said_by(error))
             waits = [self._retry.wait(self._roles.value_of("attempts", claim_of(job), 0)) for job in jobs]
             self._undo(jobs)
             for key, wait in zip(self._decide(jobs), waits, strict=True):
-                self._outcomes.errors[key] = said
-                self._outcomes.suspects[key] = wait
+                self._outcomes.suspects[key] = Failure(said, wait)
 
     def _can_fail(self) -> bool:
         return self._roles.can_retry and self._roles.can_be_dead
@@ -286,7 +282,8 @@ class Batch:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         try:
-            self._leave(error)
+            if not self.settled:
+                self._leave(error)
         finally:
             self._span.__exit__(kind, error, trace)
 
@@ -299,19 +296,10 @@ class Batch:
     ) -> None:
         """As `with`. The settle runs in a thread; a cancellation waits for its end."""
         try:
-            await in_thread(self._leave, error)
+            if not self.settled:
+                await in_thread(self._leave, error)
         finally:
             self._span.__exit__(kind, error, trace)
-
-    def _leave(self, error: BaseException | None) -> None:
-        """Settle, if that was not done in the block. `error`: the exception that ended the block."""
-        if self.settled:
-            return
-        if isinstance(error, Exception):
-            self.blame(error)
-        elif error is not None:
-            self._undo_what_raised()
-        self._settle(self._following if error is None else None)
 
     def split(self, keeper: object) -> list[ClaimResult]:
         """Give up the batch, and hold each of its jobs by itself: a claim for each. They are released when `keeper` is
@@ -338,41 +326,57 @@ class Batch:
 
         Raises BatchRolledBack if an open transaction held the jobs and was rolled back.
         """
-        self._settle(None)
-
-    def _settle(self, following: Following | None) -> None:
         self._must_be_open()
+        self._leave(None, claims_next=False)
+
+    def _leave(self, error: BaseException | None, *, claims_next: bool = True) -> None:
+        """Give each job an outcome, and write them all. `error`: the exception that ended the block."""
+        if isinstance(error, Exception):
+            self.blame(error)
+        elif error is not None:
+            self._undo_what_raised()
         if self._undecided:
             self.release()
         if len(self._outcomes) < len(self._jobs):  # an exception came between the decision and the outcome
-            self._outcomes.released.extend(self._jobs.keys() - set(self._outcomes.keys()))
+            self._outcomes.released.update(dict.fromkeys(self._jobs.keys() - set(self._outcomes.keys())))
+        for failure in self._outcomes.suspects.values():
+            failure.group = len(self._outcomes.suspects)
         self._finish()
-        if not any((self._outcomes.done, self._outcomes.errors)):
+        if not (self._outcomes.done or self._outcomes.failed):
             self._writes.undo_all()  # all jobs are released: none of their writes may be committed
         try:
             with shielded():  # what is committed is noted before `Cancelled` is raised
                 if self._order:
                     with tracing.span("settle", self._roles.name, len(self._order)):
-                        lost = self._hold.settle(self._claimed, self._outcomes, following)
-                    self.lost = tuple(job for job in self._order if job.key in lost) if lost else ()
+                        if self._hold.keeps_locks:
+                            self._hold.commit(self._claimed, self._outcomes)
+                        else:
+                            following = self._following if claims_next and error is None else None
+                            lost = self._hold.end(self._claimed, self._outcomes, following)
+                            self.lost = tuple(job for job in self._order if job.key in lost) if lost else ()
                 self._mark_settled()
-        except BaseException as error:
-            # Some outcomes may be written all the same.
-            others = isinstance(error, OutcomeRefused) or (isinstance(error, BatchRolledBack) and error.isolates)
-            wrote = self.settled or others
-            if not self.settled and (self._hold.settle_is_final or isinstance(error, OutcomeRefused)):
-                self._mark_settled()
-            if self.settled and not wrote:
-                self._outcomes = Outcomes(released=list(self._jobs), jobs=self._jobs)
-            if wrote:
-                self._report_failures()
+        except BaseException as raised:
+            self._note_unwritten(raised)
             raise
         self._report_failures()
 
+    def _note_unwritten(self, error: BaseException) -> None:
+        """After an error of the settle. Some outcomes may be written all the same."""
+        refused = isinstance(error, OutcomeRefused)
+        wrote = self.settled or refused or (isinstance(error, BatchRolledBack) and error.isolates)
+        if not self.settled and (self._hold.keeps_locks or refused):
+            self._mark_settled()
+        if wrote:
+            self._report_failures()
+        elif self.settled:
+            self._outcomes = Outcomes(released=dict.fromkeys(self._jobs), jobs=self._jobs)
+
     def _report_failures(self) -> None:
-        if self._failures is not None and self._outcomes.errors:
+        failed = self._outcomes.failed
+        if self._failures is not None and failed:
             self._failures.report(self._outcomes)
-        self._outcomes.raised.clear()  # a traceback refers to frames, and their variables to this batch
+        for failure in failed.values():
+            failure.raised = None  # a traceback refers to frames, and their variables to this batch
 
     def _mark_settled(self) -> None:
         if self._timer is not None and self._order:

@@ -52,10 +52,10 @@ class Hold(ABC):
     `lease.lease_hold.LeaseHold` does it by a lease, `lease.transaction_hold.TransactionHold` by an open transaction.
     """
 
-    settle_is_final: bool
-    """Whether a settle that failed cannot be tried again."""
     keeps_locks: bool
-    """Whether a job is locked until its handler has ended, and not only for a claim."""
+    """Whether an open transaction keeps jobs locked until `commit`. If that fails, it cannot be tried again. If not,
+    jobs are locked for a claim only, and held until `end`.
+    """
 
     def __init__(self, context: HoldContext, settler: Settler) -> None:
         backend = self._backend = context.backend
@@ -124,14 +124,19 @@ class Hold(ABC):
             self._forgotten = time.monotonic()
             connection.execute(forget)
 
-    @abstractmethod
-    def settle(self, claimed: ClaimResult, outcomes: Outcomes, following: Following | None = None) -> set[Key]:
+    def end(self, claimed: ClaimResult, outcomes: Outcomes, following: Following | None = None) -> set[Key]:
         """Write the outcomes of claimed jobs; return the keys of the jobs that this consumer held no longer.
 
-        Afterwards `outcomes` are those that were written. `following`: jobs are claimed in the same transaction, if the
-        hold can do that; if the claim fails, it only settles. These jobs wait for `take_following`, and are released
-        after half a lease.
+        Afterwards `outcomes` are those that were written. `following`: jobs are claimed in the same transaction; if
+        that claim fails, it only settles. These jobs wait for `take_following`, and are released after half a lease.
         """
+        raise NotImplementedError("an open transaction is committed")
+
+    def commit(self, claimed: ClaimResult, outcomes: Outcomes) -> None:
+        """Write the outcomes of claimed jobs in the open transaction that holds them, and commit it. Afterwards
+        `outcomes` are those that were written.
+        """
+        raise NotImplementedError("a lease is ended")
 
     def take_following(self, claimed: ClaimResult) -> bool:
         """Whether this claim of a settle is still held. Each claim is given once."""
@@ -238,9 +243,10 @@ class Following:
         if self.is_over or self._control.stopping or self._control.paused or not outcomes.done:
             return None
         try:
-            return self._plans.plan(self._where)
+            plan = self._plans.plan(self._where)
         except Exception:  # of a user's callable: the next claim raises it
             return None
+        return None if plan.is_limited else plan
 
     def take(self) -> ClaimResult:
         """What the last settle claimed. Each claim is given once."""

@@ -61,16 +61,16 @@ class SettleAndClaim:
             if owner == me:
                 return self._in_one_statement(self._one, connection, me, request, outcomes=outcomes)
             # It was declared dead meanwhile. Without BEGIN only one statement can be sent, and that is the settle.
-            return self._settler.settle_in(connection, owner, outcomes), NOTHING
+            return self._settler.write(connection, owner, outcomes), NOTHING
         if self._claim is not None and outcomes.is_done_batch:
             return set(), self._in_one_round_trip(connection, me, request, owner=owner, outcomes=outcomes)
-        unwritten = self._settler.settle_in(connection, owner, outcomes)
+        unwritten = self._settler.write(connection, owner, outcomes)
         return unwritten, self._strategy.claim(connection, me, request)
 
     def _in_one_statement(
         self, statement: OneStatement, connection: sa.Connection, me: int, request: ClaimRequest, *, outcomes: Outcomes
     ) -> tuple[set[Key], ClaimResult]:
-        done = outcomes.done
+        done = list(outcomes.done)
         given = {**statement.parameters(me, request), "claimjobs_keys": done, "claimjobs_meant": len(done)}
         rows = statement.of(request).rows(connection, given, statement.reader)
         count, *keys = rows[0][: statement.settled_columns]

@@ -33,9 +33,7 @@ from claimjobs.lease.owner import Owner
 from claimjobs.lease.sleeper import IdleSleeper
 from claimjobs.log_events import HANDLER_HANGS, HOOK_FAILED, RELEASE_FAILED
 from claimjobs.settle.outcomes import Outcomes
-from claimjobs.settle.refusals import SettleWithRefusals, Unsettled
-from claimjobs.settle.settler import Settler, SomeLost
-from claimjobs.settle.stuck_jobs import StuckJobs
+from claimjobs.settle.settler import LeaseSettler, Settler, SomeLost, Unsettled
 from claimjobs.signals import raise_delayed
 
 log = logging.getLogger("claimjobs.lease")
@@ -51,7 +49,6 @@ OWNER_IDS: Final = 5
 class LeaseHold(Hold):
     """One owner and the jobs that it holds. `close` releases these and removes the owner."""
 
-    settle_is_final = False
     keeps_locks = False
 
     def __init__(self, context: HoldContext, settler: Settler) -> None:
@@ -74,8 +71,7 @@ class LeaseHold(Hold):
         """Locked while the heartbeat is told what is held: of two threads the last one tells what both have done."""
         self.owner = Owner(context, settler, self)
         self._connector, self._reaper = self.owner.connector, self.owner.reaper
-        self._settling = SettleWithRefusals(self._connector, context.backend, settler, context.retry)
-        self._stuck = StuckJobs(self._settling)
+        self._settling = LeaseSettler(self._connector, context.backend, settler, context.retry)
         self._keys = KeyCalls(self._connector, context.backend)
         self.owner.start()
 
@@ -184,9 +180,9 @@ class LeaseHold(Hold):
             return
         me = self.owner.id
         try:
-            unknown = self.held.unknown_among(self._settling.held_by(me, patience=0), me, but=self._stuck)
+            unknown = self.held.unknown_among(self._settling.held_by(me, patience=0), me, but=self._settling.stuck)
             if unknown:
-                self._settler.settle(self._connector, me, Outcomes(released=unknown), patience=0)
+                self._settling.commit(me, Outcomes(released=dict.fromkeys(unknown)), patience=0)
         except (sa.exc.SQLAlchemyError, ClaimjobsError) as error:
             self._may_hold_unowned = True
             fields = {"event": RELEASE_FAILED, "owner": me, "error": reason(error)}
@@ -201,48 +197,38 @@ class LeaseHold(Hold):
 
     # --- settling --------------------------------------------------------------------------------------
 
-    def settle(self, claimed: ClaimResult, outcomes: Outcomes, following: Following | None = None) -> set[Key]:
-        """Write the outcomes; return the keys of the jobs that this owner held no longer.
-
-        Raises OutcomeRefused, SettleFailed or CrossedFork.
-        """
+    def end(self, claimed: ClaimResult, outcomes: Outcomes, following: Following | None = None) -> set[Key]:
+        """Raises OutcomeRefused, SettleFailed or CrossedFork."""
         plan = None if following is None else following.plan_after(outcomes)
+        next_claim = NOTHING
         with self._one_settle(claimed, outcomes):
-            if (
-                following is None
-                or plan is None
-                or plan.is_limited
-                or self.held.of(claimed) is None
-                or not self._may_claim(settled=claimed)
-            ):
-                return self._settle_held(claimed, outcomes)
-            lost, claimed_next = self._settle_and_claim(claimed, outcomes, following.size, plan)
-        if claimed_next.jobs and self._control.expired:
+            if self.held.of(claimed) is None:
+                # This owner has given the batch to others. It may have claimed some of its jobs again, for another
+                # batch: so nothing is written, although the owner's id may be theirs.
+                lost = set(outcomes.keys())
+                outcomes.become(outcomes.only(()))
+                self._report.lost += len(lost)
+                return lost
+            if not outcomes.all_done:
+                self.restart_from_head()
+            if following is not None and plan is not None and self._may_claim(settled=claimed):
+                unsettled, next_claim = self._settle_and_claim(claimed.owner, outcomes, following.size, plan)
+            else:
+                parts = self._settling.write_in_parts(claimed.owner, outcomes)
+                unsettled = self._settling.make_failed(claimed.owner, outcomes, parts.unwritten, parts=parts)
+            lost = self._record_settle(outcomes, claimed, unsettled)
+            next_claim = self._add_held(next_claim)
+        if next_claim.jobs and self._control.expired:
             self.release_held()
-        else:
-            following.claimed = claimed_next
+        elif following is not None and next_claim.jobs:
+            following.claimed = next_claim
         return lost
 
-    def _settle_held(self, claimed: ClaimResult, outcomes: Outcomes) -> set[Key]:
-        if self.held.of(claimed) is None:
-            # This owner has given the batch to others. It may have claimed some of its jobs again, for another batch:
-            # so nothing is written, although the owner's id may be theirs.
-            lost = set(outcomes.keys())
-            outcomes.become(outcomes.only(set()))
-            self._report.lost += len(lost)
-            return lost
-        unsettled = self._settling.settle(claimed.owner, outcomes)
-        if not outcomes.all_done:
-            self.restart_from_head()
-        return self._record_settle(outcomes, claimed, unsettled)
-
     def _settle_and_claim(
-        self, claimed: ClaimResult, outcomes: Outcomes, size: int, plan: ClaimPlan
-    ) -> tuple[set[Key], ClaimResult]:
-        owner = claimed.owner
+        self, owner: int, outcomes: Outcomes, size: int, plan: ClaimPlan
+    ) -> tuple[Unsettled, ClaimResult]:
+        """The jobs that were not written, and the claim, which is not held yet."""
         way = plan.way_to_settle_and_claim(self._settler)
-        if not outcomes.all_done:
-            self.restart_from_head()
         autocommit = way.needs_no_transaction(outcomes)
         try:
             request = self._next_request(self._connector, size, plan)
@@ -255,24 +241,13 @@ class LeaseHold(Hold):
             if self._control.stopping and passes:
                 raise  # after `stop` a lease is enough
             # The settle has priority. If the claim was refused, the next call of `claim` raises the error.
-            unsettled, following = self._settling.settle(owner, outcomes), NOTHING
-        else:
-            self._range.learn(request, following)
-            unsettled, following = self._followed(outcomes, owner, unwritten, following)
-        lost = self._record_settle(outcomes, claimed, unsettled)
-        return lost, self._add_held(following)
-
-    def _followed(
-        self, outcomes: Outcomes, owner: int, unwritten: set[Key], following: ClaimResult
-    ) -> tuple[Unsettled, ClaimResult]:
-        """The jobs that were not written, and the claim. If a job is stuck, the claimed jobs are released, because
-        OutcomeRefused is raised next."""
-        if not unwritten:
-            return Unsettled(set(), {}, Outcomes()), following
+            parts = self._settling.write_in_parts(owner, outcomes)
+            return self._settling.make_failed(owner, outcomes, parts.unwritten, parts=parts), NOTHING
+        self._range.learn(request, following)
         keys = [job.key for job in following.jobs]
-        unsettled = self._settling.follow(owner, outcomes, unwritten, refused={}, claimed=keys)
-        if unsettled.stuck and keys:
-            self._settler.settle(self._connector, following.owner, Outcomes(released=keys))
+        unsettled = self._settling.make_failed(owner, outcomes, unwritten, claimed=keys)
+        if unsettled.stuck and keys:  # OutcomeRefused is raised next
+            self._settling.commit(following.owner, Outcomes(released=dict.fromkeys(keys)))
             following = NOTHING
         return unsettled, following
 
@@ -335,10 +310,9 @@ class LeaseHold(Hold):
         outcomes.count(self._report)
         self._report.lost += len(lost)
         if unsettled.stuck:
-            self._stuck.add(owner, unsettled)
             others, are_duplicates = len(keys) - len(lost), unsettled.are_duplicates
             raise OutcomeRefused(self._backend.roles.name, unsettled.stuck, others, are_duplicates=are_duplicates)
-        if lost and not in_doubt and self.held.unknown_among(unsettled.held, owner, but=self._stuck):
+        if lost and not in_doubt and self.held.unknown_among(unsettled.held, owner, but=self._settling.stuck):
             raise key_unequal(self._backend.roles.name, sorted(lost, key=str))
         return lost
 
@@ -383,7 +357,7 @@ class LeaseHold(Hold):
 
     def _note_held(self) -> None:
         with self._guard:
-            must_write = self._may_hold_unowned or self._stuck.are_tried_again
+            must_write = self._may_hold_unowned or self._settling.has_later
             self.owner.sleeper.note_held(may_sleep=not (self.held or must_write))
 
     def maintain(self) -> None:
@@ -409,7 +383,7 @@ class LeaseHold(Hold):
                 return
             if self.held.forget(self._lease / 2):
                 self._may_hold_unowned = True
-            for written in self._stuck.write_again():
+            for written in self._settling.write_again():
                 written.count(self._report)
                 self._reaper.report_later(written)
             if is_due := self._may_hold_unowned:
@@ -457,7 +431,7 @@ class LeaseHold(Hold):
         if self._process != os.getpid():
             return 0
         with self._one_at_a_time:
-            jobs = self._release_but(self._stuck, None)
+            jobs = self._release_but(self._settling.stuck, None)
             self._report.released += jobs
         self._note_held()
         return jobs
@@ -482,6 +456,6 @@ class LeaseHold(Hold):
         me = self.owner.id
         keys = [key for key in self._settling.held_by(me, patience) if key not in stuck]
         if keys:
-            self._settler.settle(self._connector, me, Outcomes(released=keys), patience)
+            self._settling.commit(me, Outcomes(released=dict.fromkeys(keys)), patience)
         self.held.clear()
         return len(keys)

@@ -35,7 +35,7 @@ from claimjobs.settle.outcomes import Outcomes
 from claimjobs.settle.refusals import REFUSALS, SWALLOWED, WriteInHalves, is_of_a_row
 from claimjobs.settle.settler import Settler
 from claimjobs.statements import owners as statements
-from claimjobs.statements.settle import SettleGuard, release
+from claimjobs.statements.settle import Failure, SettleGuard, release
 from claimjobs.table.backend import Backend
 from claimjobs.table.record_description import RecordDescription
 
@@ -303,10 +303,10 @@ class Reaper:
             with savepoint(connection):
                 return self._settler.reclaim(connection, owner, some)
         except REFUSALS as error:
-            if len(some) > 1 or not some.errors or not is_of_a_row(error, self._backend.dialect):
+            if len(some) > 1 or not some.failed or not is_of_a_row(error, self._backend.dialect):
                 raise
             with savepoint(connection):
-                return self._settler.reclaim(connection, owner, replace(some, stores_texts=False))
+                return self._settler.reclaim(connection, owner, some.with_short_errors(0))
 
     def _outcomes(self, found: Sequence[tuple[Key, int]], *, alone: bool, charges: bool, why: str) -> Outcomes:
         """The outcomes of a dead owner's jobs. If it held one job, that has failed; if several, all are suspects.
@@ -317,17 +317,17 @@ class Reaper:
         """
         roles = self._backend.roles
         if not (charges and roles.can_isolate):
-            return Outcomes(released=[key for key, _ in found])
-        errors = {key: roles.kept_of(why) for key, _ in found}
+            return Outcomes(released=dict.fromkeys(key for key, _ in found))
+        failure = Failure(roles.kept_of(why))
         if not alone:
-            return Outcomes(suspects={key: 0.0 for key, _ in found}, errors=errors)
+            return Outcomes(suspects=dict.fromkeys((key for key, _ in found), replace(failure, group=len(found))))
         [(key, attempts)] = found
         jobs = {key: Job(key, {}, {} if roles.attempts is None else {roles.attempts.name: attempts})}
         if self._retry.is_last(attempts):
-            return Outcomes(dead=[key], errors=errors, jobs=jobs)
+            return Outcomes(dead={key: failure}, jobs=jobs)
         # The machine may be the reason for the first death: the job waits only from the second one on.
         wait = self._retry.wait(attempts) if attempts else 0.0
-        return Outcomes(retried={key: wait}, isolated={key}, errors=errors, jobs=jobs)
+        return Outcomes(retried={key: replace(failure, wait=wait, group=1)}, jobs=jobs)
 
     # --- telling ---------------------------------------------------------------------------------------
 

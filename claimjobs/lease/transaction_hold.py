@@ -17,19 +17,17 @@ from dataclasses import replace
 import sqlalchemy as sa
 
 from claimjobs.batch.claim_plan import ClaimPlan
-from claimjobs.batch.hold import Following, Hold, HoldContext
-from claimjobs.batch.open_transaction import BatchTransaction, HandlerWrites, OpenTransaction
+from claimjobs.batch.hold import Hold, HoldContext
+from claimjobs.batch.open_transaction import BatchTransaction, HandlerWrites, IsolatingSettle, OpenTransaction
 from claimjobs.claim.strategy import NOTHING, ClaimRequest, ClaimResult
 from claimjobs.database.connection import Connector
 from claimjobs.database.error_translation import reason
-from claimjobs.dialects import Key
 from claimjobs.errors import BatchRolledBack, ClaimjobsError, ClaimsDiffer, CrossedFork, NoOpenTransaction
 from claimjobs.lease.owner import Owner
 from claimjobs.lease.registry import check_claims
 from claimjobs.lease.sleeper import IdleSleeper
 from claimjobs.log_events import SLEEP_FAILED
 from claimjobs.settle.outcomes import Outcomes
-from claimjobs.settle.refusals import IsolatingSettle
 from claimjobs.settle.settler import Settler
 from claimjobs.table.backend import with_owners
 
@@ -47,7 +45,6 @@ class TransactionHold(Hold):
     and queues, without the rights to write them, or behind a pooler.
     """
 
-    settle_is_final = True
     keeps_locks = True
     owner_id = NOBODY
 
@@ -144,12 +141,8 @@ class TransactionHold(Hold):
 
     # --- settling --------------------------------------------------------------------------------------
 
-    def settle(self, claimed: ClaimResult, outcomes: Outcomes, following: Following | None = None) -> set[Key]:
-        """Write the outcomes and commit. Raises BatchRolledBack, NoOpenTransaction, CrossedFork. No job is lost.
-
-        Nothing is claimed, because the transaction ends with its batch.
-        """
-        del following
+    def commit(self, claimed: ClaimResult, outcomes: Outcomes) -> None:
+        """Raises BatchRolledBack, NoOpenTransaction, CrossedFork. Nothing is claimed: the transaction ends."""
         if self._process != os.getpid():
             raise CrossedFork
         batch = self._open(claimed)
@@ -172,7 +165,6 @@ class TransactionHold(Hold):
         outcomes.count(self._report)
         if settling.refused is not None:
             raise BatchRolledBack(reason(settling.refused), isolates=True) from settling.refused
-        return set()
 
     def writes_of(self, claimed: ClaimResult) -> HandlerWrites:
         return self._open(claimed) or HandlerWrites()

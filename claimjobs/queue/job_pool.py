@@ -315,7 +315,7 @@ class JobPool(BatchLoop):
 
     def _note_fruitless(self, batch: Batch, unfit: UnfitTable | None) -> None:
         """Pause after a group of which a failure could not be stored. Raises NothingDone if a drain gets nowhere."""
-        self._fruitless = self._fruitless + 1 if unfit and not (batch.outcomes.done or batch.outcomes.errors) else 0
+        self._fruitless = self._fruitless + 1 if unfit and not (batch.outcomes.done or batch.outcomes.failed) else 0
         if unfit is None:
             return
         log.error("%s", unfit, extra=self._fields(HANDLER_FAILED, batch, unfit))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from claimjobs.callables import require_finished
@@ -15,6 +15,7 @@ from claimjobs.log_events import HOOK_FAILED, JOB_DEAD, JOB_RETRY
 from claimjobs.log_records import log_safely
 from claimjobs.settle.outcomes import Outcomes
 from claimjobs.signals import Cancelled
+from claimjobs.statements.settle import Failure
 from claimjobs.table.roles import ColumnRoles
 
 Hook = Callable[[Job, BaseException | str], object]
@@ -53,37 +54,38 @@ class Failures:
 
     def report(self, outcomes: Outcomes) -> None:
         """Report the failed jobs of outcomes that were written. Suspects have not failed."""
-        for key, wait in outcomes.retried.items():
-            fields = {**self._fields(JOB_RETRY, key, outcomes), "retry_in": round(wait, 3)}
-            raised = outcomes.raised.get(key) if log.isEnabledFor(logging.DEBUG) else None
-            words, said = "job %s failed: %s; it runs again in %s s", (fields["error"], _seconds(wait))
+        for key, failure in outcomes.retried.items():
+            fields = {**self._fields(JOB_RETRY, key, outcomes, failure), "retry_in": round(failure.wait, 3)}
+            raised = failure.raised if log.isEnabledFor(logging.DEBUG) else None
+            words, said = "job %s failed: %s; it runs again in %s s", (fields["error"], _seconds(failure.wait))
             log_safely(log, logging.WARNING, words, key_in_message(key), *said, fields=fields, raised=raised)
-        for key in outcomes.dead:
-            fields, raised = self._fields(JOB_DEAD, key, outcomes), outcomes.raised.get(key)
-            words = "job %s is dead: it failed: %s"
+        for key, failure in outcomes.dead.items():
+            fields, words = self._fields(JOB_DEAD, key, outcomes, failure), "job %s is dead: it failed: %s"
+            raised = failure.raised
             log_safely(log, logging.ERROR, words, key_in_message(key), fields["error"], fields=fields, raised=raised)
         self._call("on_retry", self._hooks.on_retry, outcomes.retried, outcomes)
         self._call("on_dead", self._hooks.on_dead, outcomes.dead, outcomes)
 
-    def _call(self, name: str, hook: Hook | None, keys: Iterable[Key], outcomes: Outcomes) -> None:
+    def _call(self, name: str, hook: Hook | None, failures: Mapping[Key, Failure], outcomes: Outcomes) -> None:
         if hook is None:
             return
-        for key in keys:
+        for key, failure in failures.items():
             job = outcomes.jobs.get(key) or Job(key, {})
             try:
-                require_finished(hook(job, outcomes.raised.get(key, outcomes.errors[key])), name)
+                error = failure.raised if failure.raised is not None else failure.error or ""
+                require_finished(hook(job, error), name)
             except (Cancelled, KeyboardInterrupt):
                 raise
-            except BaseException as error:  # as of a handler: also SystemExit, and what a cancelled coroutine raises
-                cause = f"{type(error).__name__}: {reason(error)}"
+            except BaseException as raised:  # as of a handler: also SystemExit, and what a cancelled coroutine raises
+                cause = f"{type(raised).__name__}: {reason(raised)}"
                 fields = {"event": HOOK_FAILED, "queue": self._name, "key": key, "hook": name, "error": cause}
                 words = "%s failed for job %s: %s"
-                log_safely(log, logging.ERROR, words, name, key_in_message(key), cause, fields=fields, raised=error)
+                log_safely(log, logging.ERROR, words, name, key_in_message(key), cause, fields=fields, raised=raised)
 
-    def _fields(self, event: str, key: Key, outcomes: Outcomes) -> dict[str, object]:
-        job, raised = outcomes.jobs.get(key), outcomes.raised.get(key)
+    def _fields(self, event: str, key: Key, outcomes: Outcomes, failure: Failure) -> dict[str, object]:
+        job, raised = outcomes.jobs.get(key), failure.raised
         before = 0 if job is None else self._roles.value_of("attempts", claim_of(job), 0)
-        error = outcomes.errors[key] if raised is None else f"{type(raised).__name__}: {reason(raised)}"
+        error = failure.error if raised is None else f"{type(raised).__name__}: {reason(raised)}"
         return {"event": event, "queue": self._name, "key": key, "attempts": before + 1, "error": error}
 
 

@@ -6,9 +6,8 @@ import math
 from abc import ABC, abstractmethod
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from functools import cached_property
 from itertools import islice
-from typing import Any, Final, Literal, NamedTuple, TypeVar
+from typing import Any, Final, Literal, NamedTuple
 
 import sqlalchemy as sa
 
@@ -23,9 +22,10 @@ from claimjobs.settle.outcomes import MANY, Outcomes
 from claimjobs.statements import enqueue, owners, side_car
 from claimjobs.statements import settle as statements
 from claimjobs.table.backend import Backend
+from claimjobs.table.columns import DONE
 from claimjobs.table.roles import ColumnRoles
 
-Value = TypeVar("Value")
+OnDoneWord = Finish | Literal["leave"]
 
 ESCAPED: Final = "'\"\\\n\r\0\x1a"
 """Characters before which a driver may write another one."""
@@ -49,7 +49,14 @@ class OutcomeWrite(NamedTuple):
 
 
 class OutcomeTable(ABC):
-    """Writes outcomes of jobs. Each write asks for the guard of the record of claims."""
+    """The statements that write outcomes of jobs. Each has the guard of the record of claims."""
+
+    done: Mapping[OnDoneWord, Sequence[OutcomeWrite]]
+    """The statements for done jobs, by what happens to these."""
+    before_failures: Sequence[OutcomeWrite] = ()
+    """The statements that come before those for failed jobs and suspects."""
+    result_columns: Sequence[str]
+    """The columns of the user's that can be written with jobs that are done and kept."""
 
     def __init__(self, backend: Backend, record: ClaimRecord, now: sa.ColumnElement[Any]) -> None:
         self.name = backend.source.name
@@ -57,20 +64,20 @@ class OutcomeTable(ABC):
         self.roles, self.dialect = backend.roles, backend.dialect
         self.record = record
         self._now = now
-        self.target = statements.SettleGuard(self.roles, self.dialect, record.guard)
+        self._target = target = statements.SettleGuard(self.roles, self.dialect, record.guard)
         self.many = int(min(MANY, most_keys(self.roles, self.dialect)))
         """The most keys of one statement."""
-        self._release = OutcomeWrite(CompiledStatement(statements.release(self.target)))
-        self._lock_mine = statements.lock_mine(self.target)
+        # If the row does not name the owner, nothing is to be written: a row lock ends, or a claim row is deleted.
+        self.released = [OutcomeWrite(CompiledStatement(statements.release(target)))] if record.names_owner else []
+        self._lock_mine = statements.lock_mine(target)
+        self._marked = None if self.roles.run_again is None else enqueue.marked(self.roles, self.dialect)
+        self.renew = OutcomeWrite(CompiledStatement(enqueue.renew(self.roles, self.dialect, now)))
+        """The statement for jobs that run once more."""
 
-    @abstractmethod
-    def finish(self, wanted: Finish | Literal["leave"] | None) -> Sequence[OutcomeWrite]:
-        """The statements for done jobs."""
-
-    @property
-    @abstractmethod
-    def result_columns(self) -> Sequence[str]:
-        """The columns of the user's that can be written with jobs that are done and kept."""
+    def with_claim_row(self, write: OutcomeWrite) -> sa.Delete | sa.Update | None:
+        """A statement for done jobs, which deletes their claim row, too; None where none can do both."""
+        del write
+        return None
 
     @abstractmethod
     def keep_with(self, columns: Mapping[Key, Mapping[str, Any]]) -> Sequence[OutcomeWrite]:
@@ -82,44 +89,27 @@ class OutcomeTable(ABC):
         for key, given in columns.items():
             alike[tuple(sorted(given))].append(key)
         for keys in (some for each in alike.values() for some in cut(each, FEW)):
-            writes = self.keep_with({key: columns[key] for key in keys})
-            yield from ((write, {"claimjobs_keys": keys}) for write in writes)
-
-    def with_claim_row(self, write: OutcomeWrite) -> sa.Delete | sa.Update | None:
-        """A statement for done jobs, which deletes their claim row, too; None where none can do both."""
-        del write
-        return None
-
-    def release(self) -> Sequence[OutcomeWrite]:
-        """The statements for released jobs. If the row does not name the owner, nothing is to be written: a row lock
-        ends, or a claim row is deleted.
-        """
-        return (self._release,) if self.record.names_owner else ()
+            for write in self.keep_with({key: columns[key] for key in keys}):
+                yield write, {"claimjobs_keys": keys}
 
     def failures(self, outcomes: Outcomes) -> Iterator[tuple[OutcomeWrite, dict[str, Any]]]:
         """The statements for failed jobs and for suspects, each with its parameters."""
-        texts = outcomes.errors if outcomes.stores_texts else {}
-        for keys in _cut_by_size(outcomes.retried, texts):
-            waits, errors = _of(keys, outcomes.retried), _of(keys, texts)
-            retry = statements.retry(self.target, self._now, errors=errors, delays=waits, isolated=outcomes.isolated)
-            yield OutcomeWrite(CompiledStatement(retry)), {"claimjobs_keys": keys}
-        for keys in _cut_by_size(outcomes.dead, texts):
-            dead = statements.mark_dead(self.target, self._now, _of(keys, texts))
-            yield OutcomeWrite(CompiledStatement(dead)), {"claimjobs_keys": keys}
-        for keys in _cut_by_size(outcomes.suspects, texts):
-            waits, errors = _of(keys, outcomes.suspects), _of(keys, texts)
-            suspect = statements.suspect(self.target, self._now, errors=errors, delays=waits)
-            group_size = outcomes.group_size or len(outcomes.suspects)
-            yield OutcomeWrite(CompiledStatement(suspect)), {"claimjobs_keys": keys, "claimjobs_group_size": group_size}
+        for write in self.before_failures:
+            for keys in cut(outcomes.failed, self.many):
+                yield write, {"claimjobs_keys": keys}
+        for statement, failures in (
+            (statements.retry, outcomes.retried),
+            (statements.mark_dead, outcomes.dead),
+            (statements.suspect, outcomes.suspects),
+        ):
+            for keys in _cut_by_size(failures):
+                update = statement(self._target, self._now, {key: failures[key] for key in keys})
+                yield OutcomeWrite(CompiledStatement(update)), {"claimjobs_keys": keys}
 
     def marked(self, connection: sa.Connection, outcomes: Outcomes) -> set[Key]:
         """Those of the done and dead jobs, which are locked, that must run once more."""
-        del connection, outcomes
-        return set()
-
-    def renew(self) -> OutcomeWrite:
-        """The statement for jobs that run once more."""
-        raise NotImplementedError
+        ended = [*outcomes.done, *outcomes.dead]
+        return set() if self._marked is None else set(keys_for(connection, self._marked, ended))
 
     @abstractmethod
     def lock(self, connection: sa.Connection, me: int, taken_out: set[Key], keys: Sequence[Key]) -> set[Key]:
@@ -155,34 +145,14 @@ class JobsTable(OutcomeTable):
 
     def __init__(self, backend: Backend, record: ClaimRecord, now: sa.ColumnElement[Any]) -> None:
         super().__init__(backend, record, now)
-        self._delete = OutcomeWrite(CompiledStatement(statements.delete(self.target)))
-        self._still_mine = statements.still_mine(self.target)
-        self._marked = None if self.roles.run_again is None else enqueue.marked(self.roles, self.dialect)
-        self._renew = OutcomeWrite(CompiledStatement(enqueue.renew(self.roles, self.dialect, now)))
-
-    @cached_property
-    def _keep(self) -> OutcomeWrite:
-        """Not every table has a value for done jobs."""
-        return OutcomeWrite(CompiledStatement(statements.keep(self.target, self._now)))
-
-    @property
-    def result_columns(self) -> Sequence[str]:
-        return [column.name for column in self.roles.payload]
+        self.result_columns = [column.name for column in self.roles.payload]
+        self.done = {"delete": [OutcomeWrite(CompiledStatement(statements.delete(self._target)))], LEAVE: self.released}
+        if DONE in self.roles.state.can:
+            self.done["keep"] = [OutcomeWrite(CompiledStatement(statements.keep(self._target, now)))]
+        self._still_mine = statements.still_mine(self._target)
 
     def keep_with(self, columns: Mapping[Key, Mapping[str, Any]]) -> Sequence[OutcomeWrite]:
-        return (OutcomeWrite(CompiledStatement(statements.keep(self.target, self._now, columns))),)
-
-    def marked(self, connection: sa.Connection, outcomes: Outcomes) -> set[Key]:
-        ended = [*outcomes.done, *outcomes.dead]
-        return set() if self._marked is None else set(keys_for(connection, self._marked, ended))
-
-    def renew(self) -> OutcomeWrite:
-        return self._renew
-
-    def finish(self, wanted: Finish | Literal["leave"] | None) -> Sequence[OutcomeWrite]:
-        if wanted == LEAVE:
-            return self.release()
-        return (self._keep,) if wanted == "keep" else (self._delete,)
+        return [OutcomeWrite(CompiledStatement(statements.keep(self._target, self._now, columns)))]
 
     def with_claim_row(self, write: OutcomeWrite) -> sa.Delete | sa.Update | None:
         if self.roles.claim_rows is None or not self.dialect.returns_what_it_writes:
@@ -218,33 +188,23 @@ class SideCarTable(OutcomeTable):
     ) -> None:
         """`also_writes`: columns of the user's table. Raises ColumnMissing, and BadArgument for one of the key."""
         super().__init__(backend, record, now)
-        self._result_columns, source = also_writes, backend.source
+        self.result_columns, source = also_writes, backend.source
         for column in also_writes:
             if column not in source.columns:
                 raise ColumnMissing(source.name, column, "SideCar(also_writes=...)", source.quote)
             if column in {part.name for part in source.key}:
                 raise BadArgument(f"column {column!r} of table {source.name!r} is part of its key: leave out this one")
-        self._pair = pair = side_car.SideCarJoin(backend.source, self.roles, self.dialect, now)
-        self._keep = OutcomeWrite(CompiledStatement(side_car.finish(pair)))
-        self._delete = OutcomeWrite(CompiledStatement(statements.delete(self.target)), may_miss=True)
-        self._remove = OutcomeWrite(CompiledStatement(side_car.remove(pair)), removes=True)
-        self._note = OutcomeWrite(CompiledStatement(side_car.note(pair)), may_miss=True)
-        self._ended = statements.ended(self.target)
-        self._still_there = statements.still_there(backend.source, self.dialect)
-
-    def finish(self, wanted: Finish | Literal["leave"] | None) -> Sequence[OutcomeWrite]:
-        return (self._keep,) if wanted == "keep" else (self._delete, self._remove)
-
-    @property
-    def result_columns(self) -> Sequence[str]:
-        return self._result_columns
+        self._pair = pair = side_car.SideCarJoin(source, self.roles, self.dialect, now)
+        delete = OutcomeWrite(CompiledStatement(statements.delete(self._target)), may_miss=True)
+        remove = OutcomeWrite(CompiledStatement(side_car.remove(pair)), removes=True)
+        self.done = {"keep": [OutcomeWrite(CompiledStatement(side_car.finish(pair)))], "delete": [delete, remove]}
+        self.before_failures = [OutcomeWrite(CompiledStatement(side_car.note(pair)), may_miss=True)]
+        self._ended = statements.ended(self._target)
+        self._still_there = statements.still_there(source, self.dialect)
 
     def keep_with(self, columns: Mapping[Key, Mapping[str, Any]]) -> Sequence[OutcomeWrite]:
-        return OutcomeWrite(CompiledStatement(side_car.also_write(self._pair, columns)), may_miss=True), self._keep
-
-    def failures(self, outcomes: Outcomes) -> Iterator[tuple[OutcomeWrite, dict[str, Any]]]:
-        yield from ((self._note, {"claimjobs_keys": keys}) for keys in cut(outcomes.errors, self.many))
-        yield from super().failures(outcomes)
+        also = OutcomeWrite(CompiledStatement(side_car.also_write(self._pair, columns)), may_miss=True)
+        return [also, *self.done["keep"]]
 
     def lock(self, connection: sa.Connection, me: int, taken_out: set[Key], keys: Sequence[Key]) -> set[Key]:
         return taken_out - self.lost(connection, me, keys)
@@ -283,11 +243,6 @@ def outcome_table(
     return SideCarTable(backend, record, now, also_writes)
 
 
-def _of(keys: list[Key], values: Mapping[Key, Value]) -> dict[Key, Value]:
-    """The values of these keys, if there are any."""
-    return {key: values[key] for key in keys} if values else {}
-
-
 def cut(keys: Iterable[Key], size: int) -> Iterator[list[Key]]:
     """The keys in their order, in lists of `size`."""
     rest = iter(keys)
@@ -295,13 +250,13 @@ def cut(keys: Iterable[Key], size: int) -> Iterator[list[Key]]:
         yield some
 
 
-def _cut_by_size(keys: Iterable[Key], texts: Mapping[Key, str]) -> Iterator[list[Key]]:
+def _cut_by_size(failures: Mapping[Key, statements.Failure]) -> Iterator[list[Key]]:
     """The keys in their order, in lists of at most FEW, and of at most MOST_BYTES with their texts."""
     some: list[Key] = []
     size = 0
-    for key in keys:
+    for key, failure in failures.items():
         # A statement has a key several times, in the conditions of its values.
-        more = 5 * _bytes(str(key)) + _bytes(texts.get(key, ""))
+        more = 5 * _bytes(str(key)) + _bytes(failure.error or "")
         if some and (len(some) == FEW or size + more > MOST_BYTES):
             yield some
             some, size = [], 0

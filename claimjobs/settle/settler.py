@@ -1,10 +1,13 @@
-"""Settler: writes the outcomes of a batch, one statement for each kind of outcome."""
+"""Settler writes the outcomes of a batch in a transaction; LeaseSettler does so in transactions of its own."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+import math
+import time
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from itertools import chain
-from typing import Any, Literal
+from typing import Any, Final, Literal, NamedTuple
 
 import sqlalchemy as sa
 
@@ -13,17 +16,24 @@ from claimjobs.claim.strategy import Phase
 from claimjobs.database.compiled_statement import CompiledStatement
 from claimjobs.database.connection import Connector
 from claimjobs.dialects import Key
-from claimjobs.errors import BadArgument, DoneUndecided, key_unequal
-from claimjobs.job import Job, key_of
-from claimjobs.options import FINISHES, LEAVE, Finish
+from claimjobs.errors import BadArgument, DoneUndecided, StatementTimedOut, key_unequal
+from claimjobs.job import Job, claim_of, key_of
+from claimjobs.options import FINISHES, LEAVE, Finish, Retry
 from claimjobs.settle.outcome_table import OutcomeTable, OutcomeWrite, cut
 from claimjobs.settle.outcomes import Outcomes
+from claimjobs.settle.refusals import REFUSALS, SHORTER, SWALLOWED, WriteInHalves, is_of_a_row
 from claimjobs.settle.still_due import StillDueRows
+from claimjobs.statements.settle import Failure
+from claimjobs.table.backend import Backend
 from claimjobs.table.columns import DONE
 
 OnDone = Finish | Literal["leave"] | Callable[[sa.Connection, Sequence[Job]], Finish | None]
 """What happens to done jobs. A function is called in the settle's transaction, with the jobs, which are locked and
 still held. It returns "delete" or "keep"; None: the default."""
+
+AGAIN: Final = 5.0
+"""Seconds between two tries to write refused failures. What refuses one may pass: a unique index over waiting jobs does
+so while another job with the same values waits."""
 
 
 class SomeLost(Exception):
@@ -31,7 +41,7 @@ class SomeLost(Exception):
 
 
 class Settler:
-    """Takes jobs out of where their claim is recorded, and writes their outcomes."""
+    """Takes jobs out of where their claim is recorded, and writes their outcomes, in the caller's transaction."""
 
     def __init__(
         self,
@@ -51,69 +61,35 @@ class Settler:
         self._table, self.record = table, table.record
         self._on_done, self._otherwise = on_done, otherwise
         self._still_due, self._ready = still_due, ready
+        usual = otherwise if callable(on_done) else on_done
+        self._done: Sequence[OutcomeWrite] = () if usual is None else table.done[usual]
+        """The statements for done jobs. If a user's function chooses them: its default."""
         self._locks_first = (
             callable(on_done)
             or on_done == LEAVE
             or table.roles.run_again is not None
-            or any(write.removes for write in self._usual)
+            or any(write.removes for write in self._done)
         )
         """Whether jobs must be locked before the writes: if a function of the user's is called with them, if they may
         be marked to run again, or if the write cannot ask whether the owner holds them.
         """
-        self.settle_batch = None if self._locks_first or not self._usual else table.with_claim_row(self._usual[0])
+        self._returns_keys = self.record.names_owner and table.dialect.returns_what_it_writes
+        """Whether a write returns the keys of the rows that it reached; elsewhere there is only a count."""
+        plain = self._done[0] if self._done and not self._locks_first else None
+        self.in_one = plain.compiled.statement if plain is not None and self._returns_keys else None
+        """The statement that settles jobs that are all done, and returns their keys; None if there is no such one."""
+        self.settle_batch = None if plain is None else table.with_claim_row(plain)
         """Settles a batch whose jobs are all done, and deletes its claim row. None: several statements do that."""
         self._settle_batch = None if self.settle_batch is None else CompiledStatement(self.settle_batch)
 
-    @property
-    def _usual(self) -> Sequence[OutcomeWrite]:
-        """The statements for done jobs. If a user's function chooses them: its default."""
-        wanted = self._otherwise if callable(self._on_done) else self._on_done
-        return () if wanted is None and self._on_done is None else self._table.finish(wanted)
+    def write(self, connection: sa.Connection, me: int, outcomes: Outcomes) -> set[Key]:
+        """Write the outcomes; return the keys of the rows in which nothing was written: of jobs that `me` no longer
+        held, and of jobs whose write was swallowed. To write outcomes twice does no harm.
 
-    @property
-    def in_one(self) -> sa.Delete | sa.Update | None:
-        """The statement that settles jobs that are all done, and returns their keys; None if there is no such one."""
-        if self._locks_first or not self.record.names_owner or not self._returns:
-            return None
-        settle: sa.Delete | sa.Update = self._usual[0].compiled.statement
-        return settle
-
-    @property
-    def _returns(self) -> bool:
-        return self._table.dialect.returns_what_it_writes
-
-    def settle(
-        self,
-        connector: Connector,
-        me: int,
-        outcomes: Outcomes,
-        patience: float | None = None,
-        *,
-        divisible: bool | None = None,
-    ) -> set[Key]:
-        """Write the outcomes in one transaction; return the keys of the rows in which nothing was written.
-
-        These are jobs that `me` no longer held, and jobs whose write was swallowed (see `settle.refusals`). To write
-        outcomes twice does no harm. `divisible`: as `Connector.attempts`; outcomes of several jobs always are.
-        """
-        divisible = len(outcomes) > 1 or divisible
-        try:
-            for attempt in connector.attempts(patience, divisible=divisible):
-                with attempt as connection:
-                    unwritten = self.settle_in(connection, me, outcomes)
-        except SomeLost:
-            for attempt in connector.attempts(patience, divisible=divisible):
-                with attempt as connection:
-                    unwritten = self._lock_then_write(connection, me, outcomes)
-        return unwritten
-
-    def settle_in(self, connection: sa.Connection, me: int, outcomes: Outcomes) -> set[Key]:
-        """Write the outcomes in the caller's transaction; returns as `settle`. Raises SomeLost: roll back then.
-
-        If the database does not return what it wrote, the count shows that some jobs were not written, but not which.
+        Raises SomeLost if a count shows that some jobs were not written, but not which: roll back, `lock_and_write`.
         """
         if self._locks_first:
-            return self._lock_then_write(connection, me, outcomes)
+            return self.lock_and_write(connection, me, outcomes)
         if self._settle_batch is not None and outcomes.is_done_batch:
             if self._settle_batch.count(connection, batch_parameters(me, outcomes)) != len(outcomes.done):
                 raise SomeLost
@@ -123,7 +99,7 @@ class Settler:
         unwritten = set(keys) - held
         for write, values in self._writes(connection, outcomes.only(held) if unwritten else outcomes):
             some, given = values["claimjobs_keys"], {**values, **self.record.by(me)}
-            if self.record.names_owner and self._returns:
+            if self._returns_keys:
                 written = {key_of(row) for row in connection.execute(write.compiled.statement, given)}
                 if len(written) < len(some):
                     unwritten.update(self.missing(some, written))
@@ -131,18 +107,8 @@ class Settler:
                 raise SomeLost
         return unwritten
 
-    def lost(self, connection: sa.Connection, me: int, keys: Sequence[Key]) -> set[Key]:
-        """As `OutcomeTable.lost`."""
-        return self._table.lost(connection, me, keys)
-
-    def missing(self, keys: Sequence[Key], written: set[Key]) -> set[Key]:
-        """The keys of the rows that were not written, if these were. Raises KeyUnfit if writes change keys."""
-        missing = set(keys) - written
-        if len(missing) + len(written) > len(keys):
-            raise key_unequal(self._table.name, sorted(missing, key=str))
-        return missing
-
-    def _lock_then_write(self, connection: sa.Connection, me: int, outcomes: Outcomes) -> set[Key]:
+    def lock_and_write(self, connection: sa.Connection, me: int, outcomes: Outcomes) -> set[Key]:
+        """As `write`, with locks on the jobs before."""
         keys = outcomes.keys()
         held = self._table.lock(connection, me, self.record.take_out(connection, me, keys, outcomes.batch), keys)
         short = self.write_locked(connection, me, outcomes.only(held))
@@ -163,7 +129,7 @@ class Settler:
         """
         short: set[Key] = set()
         marked = self._table.marked(connection, outcomes)
-        again = [(self._table.renew(), {"claimjobs_keys": keys}) for keys in cut(marked, self._table.many)]
+        again = [(self._table.renew, {"claimjobs_keys": keys}) for keys in cut(marked, self._table.many)]
         if marked:
             outcomes = outcomes.only(set(outcomes.keys()) - marked)
         for write, values in chain(again, self._writes(connection, outcomes)):
@@ -180,23 +146,21 @@ class Settler:
         """The statements for these outcomes, each with its parameters."""
         many = self._table.many
         if outcomes.done:
-            yield from self._table.kept_with(outcomes.columns)
-            plain = [key for key in outcomes.done if key not in outcomes.columns]
-            for write in self._finish(connection, outcomes):
+            columns = {key: values for key, values in outcomes.done.items() if values}
+            yield from self._table.kept_with(columns)
+            plain = [key for key, values in outcomes.done.items() if not values]
+            done = self._done
+            if callable(self._on_done):
+                answer = self._on_done(connection, [outcomes.jobs[key] for key in outcomes.done])
+                done = self._table.done[self._checked(answer)]
+            for write in done:
                 yield from ((write, {"claimjobs_keys": keys}) for keys in cut(plain, many))
-        for write in self._table.release():
+        for write in self._table.released:
             yield from ((write, {"claimjobs_keys": keys}) for keys in cut(outcomes.released, many))
-        if outcomes.errors:
+        if outcomes.failed:
             yield from self._table.failures(outcomes)
 
-    def _finish(self, connection: sa.Connection, outcomes: Outcomes) -> Sequence[OutcomeWrite]:
-        """The statements for done jobs. A user's function may choose them."""
-        if not callable(self._on_done):
-            return self._usual
-        answer = self._on_done(connection, [outcomes.jobs[key] for key in outcomes.done])
-        return self._table.finish(self._answered(answer))
-
-    def _answered(self, answer: Any) -> Finish:
+    def _checked(self, answer: Any) -> Finish:
         """What a user's function chose, after a check: no job may be deleted by mistake."""
         if answer not in (None, *FINISHES):
             found = unfinished(answer) or repr(answer)
@@ -207,6 +171,17 @@ class Settler:
         if wanted == "keep":
             self._table.roles.need_state(DONE, "keeping done jobs")
         return wanted
+
+    def lost(self, connection: sa.Connection, me: int, keys: Sequence[Key]) -> set[Key]:
+        """As `OutcomeTable.lost`."""
+        return self._table.lost(connection, me, keys)
+
+    def missing(self, keys: Iterable[Key], written: set[Key]) -> set[Key]:
+        """The keys of the rows that were not written, if these were. Raises KeyUnfit if writes change keys."""
+        wanted = set(keys)
+        if not written <= wanted:
+            raise key_unequal(self._table.name, sorted(wanted - written, key=str))
+        return wanted - written
 
     def check_columns(self, names: Iterable[str]) -> None:
         """Raise BadArgument unless values of these columns can be written with done jobs."""
@@ -222,15 +197,194 @@ class Settler:
     def phases(self, me: int, keys: list[Key]) -> list[Phase]:
         """The statements that settle done jobs with these keys. If a user's function chooses them: its default."""
         given = {"claimjobs_keys": keys, **self.record.by(me)}
-        return [Phase("settle", write.compiled.statement, given) for write in self._usual]
+        return [Phase("settle", write.compiled.statement, given) for write in self._done]
 
 
 def batch_parameters(owner: int, outcomes: Outcomes) -> dict[str, Any]:
     """The parameters of `Settler.settle_batch`."""
-    done = outcomes.done
-    return {
-        "claimjobs_me": owner,
-        "claimjobs_number": outcomes.batch,
-        "claimjobs_meant": len(done),
-        "claimjobs_keys": done,
-    }
+    done = list(outcomes.done)
+    meant = {"claimjobs_meant": len(done), "claimjobs_keys": done}
+    return {"claimjobs_me": owner, "claimjobs_number": outcomes.batch, **meant}
+
+
+class Unsettled(NamedTuple):
+    """Which jobs of a settle were not written."""
+
+    lost: set[Key]
+    """This owner did not hold them any more."""
+    stuck: Mapping[Key, str]
+    """This owner still holds them, because neither their outcome nor their failure can be written; with the reason."""
+    held: Collection[Key] = ()
+    """The keys of all jobs that this owner held then, where some were not written."""
+    are_duplicates: bool = False
+    """Whether a unique index refuses each stuck job, because another row has its values."""
+
+
+class LeaseSettler:
+    """Writes the outcomes of jobs that an owner holds, in transactions of a connector. If the database refuses or
+    swallows an outcome, the others are written, and its job failed.
+
+    A constraint, a trigger or a foreign key refuses a row with an error of any kind: whatever is no conflict and no
+    outage is halved until such a row is alone. A trigger or a rule can also swallow a write without an error: then this
+    owner still holds the job. If it is the text of an error that is refused, the job fails with less of it. Jobs whose
+    failure is refused, too, are stuck: they stay claimed, and their failures are written later.
+    """
+
+    def __init__(self, connector: Connector, backend: Backend, settler: Settler, retry: Retry) -> None:
+        self._connector, self._settler, self._retry = connector, settler, retry
+        self._roles, self._dialect = backend.roles, backend.dialect
+        self._held = settler.record.held
+        self.stuck: set[Key] = set()
+        """The stuck jobs."""
+        self._later: list[tuple[int, Outcomes]] = []
+        """Failures to be written, each with the owner that holds the jobs."""
+        self._due = math.inf
+
+    def held_by(self, owner: int, patience: float | None = None) -> list[Key]:
+        """The keys of all jobs that an owner holds."""
+        return [key_of(row) for row in self._connector.rows(self._held, {"claimjobs_me": owner}, patience)]
+
+    def write_in_parts(
+        self, owner: int, outcomes: Outcomes, patience: float | None = None, *, divisible: bool | None = None
+    ) -> WriteInHalves:
+        """Write outcomes: at once, and what is refused in halves. Returns which were refused alone, and not written.
+
+        A row that takes too long alone is written last: if others were written by then, it is not the server.
+        """
+        parts = WriteInHalves(outcomes.keys(), self._dialect, {}, table=self._roles.table.name)
+        last: set[Key] = set()
+        for keys in parts:
+            part = outcomes if len(keys) == len(outcomes) else outcomes.only(set(keys))
+            can_wait = len(keys) < len(outcomes) and not last.issuperset(keys)
+            alone = can_wait or (False if parts.has_written else divisible)
+            try:
+                parts.unwritten |= self.commit(owner, part, patience, divisible=alone)
+            except REFUSALS as error:
+                if can_wait and len(keys) == 1 and isinstance(error, StatementTimedOut):
+                    last.update(keys)
+                    parts.write_last(keys)
+                elif (less := self._with_less_text(owner, part, error, patience, divisible=alone)) is not None:
+                    parts.unwritten |= less
+                else:
+                    parts.refuse(keys, error)
+        return parts
+
+    def commit(
+        self, owner: int, outcomes: Outcomes, patience: float | None = None, *, divisible: bool | None = None
+    ) -> set[Key]:
+        """Write outcomes in one transaction; returns as `Settler.write`.
+
+        `divisible`: as `Connector.attempts`; outcomes of several jobs always are.
+        """
+        divisible = len(outcomes) > 1 or divisible
+        try:
+            for attempt in self._connector.attempts(patience, divisible=divisible):
+                with attempt as connection:
+                    unwritten = self._settler.write(connection, owner, outcomes)
+        except SomeLost:
+            for attempt in self._connector.attempts(patience, divisible=divisible):
+                with attempt as connection:
+                    unwritten = self._settler.lock_and_write(connection, owner, outcomes)
+        return unwritten
+
+    def make_failed(
+        self,
+        owner: int,
+        outcomes: Outcomes,
+        unwritten: set[Key],
+        *,
+        parts: WriteInHalves | None = None,
+        claimed: Collection[Key] = (),
+    ) -> Unsettled:
+        """After a settle: make failed the jobs that were refused, and those whose write was swallowed. Changes these in
+        `outcomes`.
+
+        `unwritten`: keys of rows in which nothing was written. `claimed`: keys that the settle's transaction claimed.
+        """
+        held = set(self.held_by(owner)) - set(claimed) if unwritten else set()
+        swallowed = unwritten & held  # compared in Python: SQL may not find a row by its key
+        refused = {**({} if parts is None else parts.refused), **dict.fromkeys(swallowed, SWALLOWED)}
+        lost = unwritten - swallowed
+        if not refused:
+            return Unsettled(lost, {}, held)
+        given = replace(outcomes.only(refused.keys()), batch=outcomes.batch, losses=outcomes.losses)
+        wanted = outcomes.only(refused.keys() - outcomes.done.keys())
+        wanted.add(self._failures(outcomes, refused))
+        written, later, are_duplicates = self._written_of(owner, wanted)
+        for key in refused:
+            outcomes.forget(key)
+        outcomes.add(written)
+        wrote = set(written.keys())
+        stuck = {key: why for key, why in refused.items() if key not in wrote}
+        if parts is not None and parts.refused_all is not None and len(stuck) >= len(parts.refused):
+            outcomes.become(given)
+            raise parts.refused_all  # nor can any failure be recorded: it is not about the rows
+        self.stuck.update(stuck)
+        if len(later):
+            keys = set(later.keys())
+            jobs = {key: job for key, job in outcomes.jobs.items() if key in keys}  # not all of the batch
+            self._later.append((owner, replace(later, jobs=jobs)))
+            self._due = min(self._due, time.monotonic() + AGAIN)
+        return Unsettled(lost, stuck, held, are_duplicates=are_duplicates and len(later) == len(stuck))
+
+    @property
+    def has_later(self) -> bool:
+        """Whether there are failures to be written later."""
+        return bool(self._later)
+
+    def write_again(self) -> Iterator[Outcomes]:
+        """Try to write the refused failures, once every few seconds. Yields what is written now."""
+        if time.monotonic() < self._due:
+            return
+        self._due = time.monotonic() + AGAIN
+        for owner, wanted in self._later.copy():
+            written, refused, _ = self._written_of(owner, wanted, patience=0)
+            self._later.remove((owner, wanted))
+            if len(refused):
+                self._later.append((owner, refused))
+            self.stuck -= set(wanted.keys()) - set(refused.keys())
+            yield written
+        self._due = self._due if self._later else math.inf
+
+    def _written_of(
+        self, owner: int, wanted: Outcomes, patience: float | None = None
+    ) -> tuple[Outcomes, Outcomes, bool]:
+        """Write failures: those that are written, those that are refused, and whether a unique index refuses each of
+        these. Both are without the jobs that are lost."""
+        parts = self.write_in_parts(owner, wanted, patience, divisible=False)
+        swallowed = parts.unwritten.intersection(self.held_by(owner)) if parts.unwritten else set()
+        refused = {*parts.refused, *swallowed}
+        written = wanted.only(set(wanted.keys()) - parts.unwritten - refused)
+        return written, wanted.only(refused), refused <= parts.duplicates
+
+    def _failures(self, outcomes: Outcomes, refused: Mapping[Key, str]) -> Outcomes:
+        """Failures in place of the done jobs that were refused. The next try of a swallowed write would end in the same
+        way: such a job is dead at once.
+        """
+        failed = Outcomes(jobs=outcomes.jobs)
+        if self._roles.can_retry and self._roles.can_be_dead:
+            for key, why in refused.items():
+                if key in outcomes.done and key in outcomes.jobs:
+                    attempts = self._roles.value_of("attempts", claim_of(outcomes.jobs[key]), 0)
+                    text = self._roles.kept_of(f"its outcome cannot be written: {why}")
+                    if why == SWALLOWED or self._retry.is_last(attempts):
+                        failed.dead[key] = Failure(text)
+                    else:
+                        failed.retried[key] = Failure(text, self._retry.wait(attempts))
+        return failed
+
+    def _with_less_text(
+        self, owner: int, part: Outcomes, error: Exception, patience: float | None, *, divisible: bool | None
+    ) -> set[Key] | None:
+        """Write the outcome of a failed job that was refused with less of its error; returns as `commit`. None: that is
+        refused, too.
+        """
+        if len(part) > 1 or not part.failed or isinstance(error, StatementTimedOut):
+            return None
+        for longest in SHORTER:
+            if is_of_a_row(error, self._dialect):
+                try:
+                    return self.commit(owner, part.with_short_errors(longest), patience, divisible=divisible)
+                except REFUSALS as again:
+                    error = again
+        return None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Set
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, TypeVar, cast
 
@@ -17,6 +17,21 @@ from claimjobs.table.columns import DEAD, DONE, UNCLAIMED
 from claimjobs.table.roles import ColumnRoles
 
 Write = TypeVar("Write", sa.Update, sa.Delete)
+Failures = Mapping[Key, "Failure"]
+
+
+@dataclass
+class Failure:
+    """The failure of a job, or that it is a suspect."""
+
+    error: str | None
+    """None: it is not written, because its column refuses every text."""
+    wait: float = 0.0
+    """Seconds until it runs again."""
+    group: int = 0
+    """The size of the group of suspects in which it is claimed again; 1: alone; 0: with any other job."""
+    raised: BaseException | None = None
+    """The exception of the job, if there is one."""
 
 
 @dataclass(frozen=True)
@@ -27,12 +42,11 @@ class SettleGuard:
     dialect: Dialect
     guard: sa.ColumnElement[bool]
     """`ColumnRoles.mine`; or, where the claim row is deleted before, that the columns say `unclaimed`; or true, where
-    the open transaction has the jobs locked.
+    the locks of the open transaction are enough.
     """
 
     @property
     def is_lock(self) -> bool:
-        """Whether the locks of the open transaction are enough."""
         return isinstance(self.guard, sa.True_)
 
     @property
@@ -84,49 +98,37 @@ def release(target: SettleGuard) -> sa.Update:
     return _guarded(sa.update(target.roles.table).values(_disowned(target.roles, UNCLAIMED)), target)
 
 
-def retry(
-    target: SettleGuard,
-    now: sa.ColumnElement[Any],
-    *,
-    errors: Mapping[Key, str],
-    delays: Mapping[Key, float],
-    isolated: Set[Key] = frozenset(),
-) -> sa.Update:
-    """Failed with attempts left: free again after `delays[key]` seconds; the `isolated` jobs are claimed alone."""
+def retry(target: SettleGuard, now: sa.ColumnElement[Any], failures: Failures) -> sa.Update:
+    """Failed with attempts left: free again after a while."""
     roles = target.roles
     run_at = roles.need("run_at", "retrying a failed job")
-    wait = target.dialect.later(now, _by_key(roles, delays, sa.Float()))
-    values = {**_disowned(roles, UNCLAIMED), run_at: wait, **_failure(roles, errors)}
-    if isolated and roles.suspect is not None:
-        marks = {key: int(key in isolated) for key in delays}
-        values[roles.suspect] = _by_key(roles, marks, sa.Integer())
+    wait = target.dialect.later(now, _by_key(roles, {key: each.wait for key, each in failures.items()}, sa.Float()))
+    values = {**_disowned(roles, UNCLAIMED), run_at: wait, **_failure(roles, failures)}
+    groups = {key: each.group for key, each in failures.items()}
+    if roles.suspect is not None and any(groups.values()):
+        values[roles.suspect] = _by_key(roles, groups, sa.Integer())
     return _guarded(sa.update(roles.table).values(values), target)
 
 
-def suspect(
-    target: SettleGuard,
-    now: sa.ColumnElement[Any],
-    *,
-    errors: Mapping[Key, str],
-    delays: Mapping[Key, float],
-) -> sa.Update:
-    """An error that names no job: all are free again after `delays[key]` seconds, and are claimed in smaller groups.
+def suspect(target: SettleGuard, now: sa.ColumnElement[Any], failures: Failures) -> sa.Update:
+    """An error that names no job: all are free again after a while, and are claimed in smaller groups.
 
-    They are marked with the size of their batch (parameter `group_size`). No attempt is counted.
+    They are marked with the size of their group, which is the same for all. No attempt is counted.
     """
-    roles = target.roles
+    roles, group = target.roles, next(iter(failures.values())).group
     mark = roles.need("suspect", "finding the job that spoils its batch")
-    values = {**_disowned(roles, UNCLAIMED), mark: sa.bindparam("claimjobs_group_size", type_=sa.Integer)}
+    values = {**_disowned(roles, UNCLAIMED), mark: sa.bindparam("claimjobs_group_size", group, type_=sa.Integer)}
     if roles.run_at is not None:
-        values[roles.run_at] = target.dialect.later(now, _by_key(roles, delays, sa.Float()))
-    return _guarded(sa.update(roles.table).values(values | _texts(roles, errors)), target)
+        waits = {key: each.wait for key, each in failures.items()}
+        values[roles.run_at] = target.dialect.later(now, _by_key(roles, waits, sa.Float()))
+    return _guarded(sa.update(roles.table).values(values | _texts(roles, failures)), target)
 
 
-def mark_dead(target: SettleGuard, now: sa.ColumnElement[Any], errors: Mapping[Key, str]) -> sa.Update:
+def mark_dead(target: SettleGuard, now: sa.ColumnElement[Any], failures: Failures) -> sa.Update:
     """Failed for the last time: the jobs are dead from now on, and kept until a person decides."""
     roles = target.roles
     roles.need_state(DEAD, "keeping a job that failed for the last time")
-    values = {**_disowned(roles, DEAD), **_failure(roles, errors)}
+    values = {**_disowned(roles, DEAD), **_failure(roles, failures)}
     if roles.owner_date is not None:
         values[roles.owner_date] = now
     return _guarded(sa.update(roles.table).values(values), target)
@@ -171,15 +173,16 @@ def _disowned(roles: ColumnRoles, status: str) -> dict[Any, Any]:
     return values
 
 
-def _failure(roles: ColumnRoles, errors: Mapping[Key, str]) -> dict[Any, Any]:
+def _failure(roles: ColumnRoles, failures: Failures) -> dict[Any, Any]:
     values: dict[Any, Any] = {} if roles.attempts is None else {roles.attempts: counted(roles.attempts) + 1}
     if roles.suspect is not None:
         values[roles.suspect] = 0
-    return values | _texts(roles, errors)
+    return values | _texts(roles, failures)
 
 
-def _texts(roles: ColumnRoles, errors: Mapping[Key, str]) -> dict[Any, Any]:
-    """The texts of the errors. Without any the column stays as it is, because it refuses every text."""
+def _texts(roles: ColumnRoles, failures: Failures) -> dict[Any, Any]:
+    """The texts of the errors. Without any the column stays as it is."""
+    errors = {key: each.error for key, each in failures.items() if each.error is not None}
     return {roles.last_error: _by_key(roles, errors, sa.Text())} if roles.last_error is not None and errors else {}
 
 
@@ -190,9 +193,9 @@ def _by_key(
     otherwise: sa.ColumnElement[Any] | None = None,
 ) -> sa.ColumnElement[Any]:
     """A CASE with one value for each key."""
-    return sa.case(*((_is(roles, key), sa.literal(value, type_)) for key, value in values.items()), else_=otherwise)
 
+    def is_key(key: Key) -> sa.ColumnElement[bool]:
+        parts = key if len(roles.key) > 1 else (key,)
+        return sa.and_(*(column == part for column, part in zip(roles.key, parts, strict=True)))
 
-def _is(roles: ColumnRoles, key: Key) -> sa.ColumnElement[bool]:
-    parts = key if len(roles.key) > 1 else (key,)
-    return sa.and_(*(column == part for column, part in zip(roles.key, parts, strict=True)))
+    return sa.case(*((is_key(key), sa.literal(value, type_)) for key, value in values.items()), else_=otherwise)

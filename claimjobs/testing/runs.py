@@ -182,7 +182,7 @@ class _Results(BatchObserver):
         self.found: list[JobResult] = []
 
     def settled(self, batch: Batch) -> None:
-        outcomes, waits = batch.outcomes, {**batch.outcomes.retried, **batch.outcomes.suspects}
+        outcomes = batch.outcomes
         states: dict[Key, JobState] = {
             **dict.fromkeys(outcomes.done, "done"),
             **dict.fromkeys(outcomes.dead, "dead"),
@@ -192,6 +192,7 @@ class _Results(BatchObserver):
         }
         for job in batch.jobs:
             state = states.get(job.key, "released")
-            error = outcomes.errors.get(job.key) if state != "lost" else None
-            wait = waits.get(job.key) if state != "lost" else None
+            failure = outcomes.failed.get(job.key) if state != "lost" else None
+            error = None if failure is None else failure.error
+            wait = None if failure is None or state == "dead" else failure.wait
             self.found.append(JobResult(job, state, error, wait))

@@ -114,7 +114,7 @@ def _is_fruitless(queue: Queue, batch: Batch, failure: BaseException) -> bool:
         if failure.limit is not None or (failure.lost_after or 0.0) >= LIMITED:
             return True
         return failure.__cause__ is not None and not passes(failure.__cause__, queue.engine)
-    return isinstance(failure, NoOpenTransaction) or not (batch.outcomes.done or batch.outcomes.errors)
+    return isinstance(failure, NoOpenTransaction) or not (batch.outcomes.done or batch.outcomes.failed)
 
 
 def _handled(queue: Queue, batch: Batch, handler: Handler, observer: BatchObserver) -> BaseException | None:
@@ -133,7 +133,7 @@ def _handled(queue: Queue, batch: Batch, handler: Handler, observer: BatchObserv
             raised, undecided = error, len(batch.undecided)
             batch.blame(error)
             # Otherwise its job is reported after the settle. A user's class may have an equality of its own.
-            if not any(error is known for known in batch.outcomes.raised.values()):
+            if not any(error is failure.raised for failure in batch.outcomes.failed.values()):
                 fields = _fields(HANDLER_FAILED, queue, batch, error)
                 words = "the handler failed with %d of %d jobs undecided: %s"
                 log_safely(

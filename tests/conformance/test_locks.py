@@ -83,10 +83,10 @@ SETTLES = ["delete", "keep", "release", "retry", "bury"]
 
 def statement(kind: str, roles: ColumnRoles, backend: Backend, keys: list[Any]) -> Any:
     if kind == "retry":
-        errors, delays = dict.fromkeys(keys, "again"), dict.fromkeys(keys, 60.0)
-        return settle.retry(reach(roles, backend), database_now(), errors=errors, delays=delays)
+        failures = dict.fromkeys(keys, settle.Failure("again", 60.0))
+        return settle.retry(reach(roles, backend), database_now(), failures)
     if kind == "bury":
-        return settle.mark_dead(reach(roles, backend), database_now(), dict.fromkeys(keys, "never"))
+        return settle.mark_dead(reach(roles, backend), database_now(), dict.fromkeys(keys, settle.Failure("never")))
     if kind == "keep":
         return settle.keep(reach(roles, backend), database_now())
     write: Any = getattr(settle, kind)

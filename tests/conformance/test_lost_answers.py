@@ -120,7 +120,7 @@ def test_jobs_of_an_unconfirmed_claim_that_cannot_be_released_now_are_released_l
     with answer_lost(engine, backend.dialect, True, lambda: None), pytest.raises(sa.exc.DBAPIError):
         queue.claim(2)
     with monkeypatch.context() as broken:
-        broken.setattr(hold._settler, "settle", fails)
+        broken.setattr(hold._settling, "commit", fails)
         batch = queue.claim(1)
     assert not hold.owner.sleeper.can_sleep()
     assert (names(batch), states(backend).count("claimed")) == (["0002"], 3)

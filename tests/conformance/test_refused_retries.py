@@ -6,7 +6,7 @@ import pytest
 
 from claimjobs import Job, Queue, Retry
 from claimjobs.errors import OutcomeRefused
-from claimjobs.settle import stuck_jobs
+from claimjobs.settle import settler
 from claimjobs.workers.consumer import consume
 from claimjobs.workers.handlers import Handler
 from tests.backends import Backend
@@ -14,7 +14,7 @@ from tests.backends import Backend
 
 def one_waiting_each(backend: Backend, monkeypatch: pytest.MonkeyPatch, wait: float = 0.0) -> Queue:
     """A queue in which only one job with the same `d` may wait. `wait`: seconds until a retry is due."""
-    monkeypatch.setattr(stuck_jobs, "AGAIN", 0.1)
+    monkeypatch.setattr(settler, "AGAIN", 0.1)
     queue = backend.queue(retry=Retry(base=wait))
     if backend.has("partial indexes"):
         backend.run("CREATE UNIQUE INDEX one_waiting ON jobs (d) WHERE status = 'unclaimed'")

@@ -1,4 +1,4 @@
-"""The text of an error that the database does not take is stored shorter, then as ASCII, then not at all."""
+"""The text of an error that the database does not take is stored short and as ASCII, then not at all."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def test_a_job_fails_even_if_its_error_cannot_be_stored(backend: Backend, kind: 
     assert [(row["d"], row["status"], row["attempts"]) for row in rows] == [("0001", "dead", 1), ("0002", "dead", 1)]
     assert [row["last_error"] is None for row in rows] == [kind == "numbers"] * 2
     assert (queue.report.done, queue.report.dead) == (2, 2)
-    assert batch.outcomes.errors[batch[2].key].startswith("ValueError: äöü€"), "logged and told as it was"
+    assert (batch.outcomes.failed[batch[2].key].error or "").startswith("ValueError: äöü€"), "logged and told as it was"
 
 
 def test_suspects_whose_error_cannot_be_stored_are_suspects(backend: Backend) -> None:

@@ -167,7 +167,7 @@ def test_a_batch_that_nobody_asked_for_and_that_cannot_be_released_now_is_releas
     with next(batches) as batch:
         batch.done()
     with monkeypatch.context() as broken:
-        broken.setattr(hold_of(queue)._settler, "settle", unreachable)
+        broken.setattr(hold_of(queue)._settling, "commit", unreachable)
         batches.close()
     assert states(backend) == {OWNED: 2}
     assert not hold_of(queue).owner.sleeper.can_sleep()

@@ -76,9 +76,9 @@ EXPLAINED: Final[dict[tuple[str, str, str], str]] = {
         "rows = 1 if transaction is None else self._waiting.pop(transaction, 0)",
     ): "SQLAlchemy tells of no commit without a transaction.",
     (
-        "claimjobs/settle/refusals.py",
-        "if key in done and key in outcomes.jobs:",
-        "if (key in done):",
+        "claimjobs/settle/settler.py",
+        "if key in outcomes.done and key in outcomes.jobs:",
+        "if (key in outcomes.done):",
     ): "Of each done job of a batch it is known how it was claimed.",
     (
         "dialects/postgres/errors.py",

@@ -32,8 +32,7 @@ TARGETS: Final[dict[str, tuple[str, str]]] = {
         "unit/test_bulk test_enqueue test_bulk test_bulk_bad_rows test_bulk_copies test_unique test_unique_conflicts",
     ),
     "settle": (
-        "settle/settler settle/outcome_table batch/batch settle/refusals settle/stuck_jobs settle/still_due options "
-        "statements/settle",
+        "settle/settler settle/outcome_table batch/batch settle/refusals settle/still_due options statements/settle",
         "unit/test_batch unit/test_retry test_kinds test_settle test_retry test_suspects test_batch test_on_done "
         "test_transaction test_transaction_lost test_key_only test_dead test_bulk test_bulk_bad_rows test_bulk_copies "
         "test_owners test_turn test_side_car test_refusals test_refusal_codes "

@@ -34,14 +34,14 @@ PLAIN = roles_of(
 class Settled(Hold):
     """A hold that writes down the outcomes it is to settle, and says which keys are lost."""
 
-    settle_is_final = False
+    keeps_locks = False
     owner_id = 7
 
     def __init__(self, lost: set[Any] | None = None) -> None:
         self.calls: list[Outcomes] = []
         self._lost = lost or set()
 
-    def settle(self, claimed: ClaimResult, outcomes: Outcomes, following: Any = None) -> set[Any]:
+    def end(self, claimed: ClaimResult, outcomes: Outcomes, following: Any = None) -> set[Any]:
         with shielded():
             self.calls.append(outcomes)
             self.when_committed()
@@ -100,7 +100,7 @@ def test_it_settles_once_when_the_block_is_left() -> None:
             if job.key == 2:
                 break
         assert settle.calls == []
-    assert (settle.outcomes.done, settle.outcomes.released) == ([1], [2, 3])
+    assert (list(settle.outcomes.done), list(settle.outcomes.released)) == ([1], [2, 3])
 
 
 def test_an_empty_batch_settles_nothing() -> None:
@@ -115,7 +115,7 @@ def test_a_settle_that_fails_leaves_the_batch_open_to_be_settled_again() -> None
     answers: Iterator[Any] = iter([OSError("gone"), {2}])
 
     class Fails(Settled):
-        def settle(self, claimed: ClaimResult, outcomes: Outcomes, following: Any = None) -> set[Any]:
+        def end(self, claimed: ClaimResult, outcomes: Outcomes, following: Any = None) -> set[Any]:
             answer = next(answers)
             if isinstance(answer, Exception):
                 raise answer
@@ -140,7 +140,7 @@ def test_an_exception_of_the_handler_is_not_swallowed() -> None:
     with pytest.raises(KeyError, match="handler"):
         handle()
     assert list(settle.outcomes.suspects) == [1, 2, 3]
-    assert settle.outcomes.errors[1] == "KeyError: 'handler'"
+    assert settle.outcomes.suspects[1].error == "KeyError: 'handler'"
 
 
 def test_a_job_named_twice_in_one_call_is_one_job() -> None:
@@ -148,7 +148,7 @@ def test_a_job_named_twice_in_one_call_is_one_job() -> None:
     with batch_of(settle) as batch:
         batch.done(batch[0], batch[0])
         batch.release(batch[1], batch[1])
-    assert (settle.outcomes.done, settle.outcomes.released) == ([1], [2, 3])
+    assert (list(settle.outcomes.done), list(settle.outcomes.released)) == ([1], [2, 3])
 
 
 def test_a_failed_job_waits_within_the_bounds_of_retry() -> None:
@@ -157,9 +157,9 @@ def test_a_failed_job_waits_within_the_bounds_of_retry() -> None:
         batch.fail(batch[0], "again")
         batch.fail(batch[1], "again", retry_in=7.5)
         batch.fail(batch[2], "again", retry=False)
-    assert 8 <= settle.outcomes.retried[1] <= 16
-    assert settle.outcomes.retried[2] == 7.5
-    assert settle.outcomes.dead == [3]
+    assert 8 <= settle.outcomes.retried[1].wait <= 16
+    assert settle.outcomes.retried[2].wait == 7.5
+    assert list(settle.outcomes.dead) == [3]
 
 
 def test_the_last_failure_is_death_whatever_wait_was_asked_for() -> None:
@@ -168,7 +168,7 @@ def test_the_last_failure_is_death_whatever_wait_was_asked_for() -> None:
         batch.fail(batch[0], "again")
         batch.fail(batch[1], "again", retry_in=5)
         batch.done()
-    assert (settle.outcomes.dead, settle.outcomes.retried) == ([1, 2], {})
+    assert (list(settle.outcomes.dead), settle.outcomes.retried) == ([1, 2], {})
 
 
 @pytest.mark.parametrize(
@@ -188,8 +188,8 @@ def test_an_error_is_kept_as_text(error: BaseException | str, text: str) -> None
     settle = Settled()
     with batch_of(settle) as batch:
         batch.fail(batch[0], error)
-    assert settle.outcomes.errors == {1: text}
-    assert len(settle.outcomes.errors[1]) <= 2_000
+    assert settle.outcomes.retried[1].error == text
+    assert len(text) <= 2_000
 
 
 def test_a_failure_that_is_taken_back_leaves_no_error_behind() -> None:
@@ -198,8 +198,8 @@ def test_a_failure_that_is_taken_back_leaves_no_error_behind() -> None:
         batch.fail(batch[0], "broken")
         batch.fail(batch[1], "broken", retry=False)
         batch.done(batch[0], batch[1])
-    assert settle.outcomes.errors == {}
-    assert settle.outcomes.done == [1, 2]
+    assert settle.outcomes.failed == {}
+    assert list(settle.outcomes.done) == [1, 2]
 
 
 def test_a_job_of_another_batch_changes_nothing() -> None:
@@ -212,7 +212,7 @@ def test_a_job_of_another_batch_changes_nothing() -> None:
         with pytest.raises(BatchMisused, match="99"):
             batch.fail(stranger, "broken")
         assert len(batch.undecided) == 3
-    assert settle.outcomes.released == [1, 2, 3]
+    assert list(settle.outcomes.released) == [1, 2, 3]
 
 
 def test_a_table_without_the_columns_cannot_hold_a_failure() -> None:
@@ -268,7 +268,7 @@ def test_each_job_has_exactly_one_outcome_and_it_is_the_last_word(words: list[tu
         *((key, "bury") for key in found.dead),
     ]
     assert sorted(outcomes) == [(job + 1, word) for job, word in sorted(expected(words).items())]
-    assert set(found.errors) == {*found.retried, *found.dead}
+    assert set(found.failed) == {*found.retried, *found.dead}
     assert sorted(found.keys()) == list(range(1, COUNT + 1))
 
 
