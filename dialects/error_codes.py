@@ -63,6 +63,8 @@ class ErrorCodes(Protocol):
     """Why connecting failed. The first one whose signs an error has is the reason."""
     denied: ClassVar[Signs]
     """Of a right on a table that the account lacks. The first group of the words is the table, without its schema."""
+    unfit_settings: ClassVar[Mapping[Any, tuple[str, str]]] = {}
+    """`unfit_setting`, by its code."""
     missing: ClassVar[str]
     """The words of `missing_table`. Their first group is the table, without its schema."""
 
@@ -99,7 +101,7 @@ class ErrorCodes(Protocol):
 
     def unfit_setting(self, error: BaseException) -> tuple[str, str] | None:
         """The setting of the session because of which a statement was refused, and the SQL that changes it."""
-        return None
+        return self.unfit_settings.get(self.code(error))
 
     # --- which row, which table ----------------------------------------------------------------------------
 

@@ -172,13 +172,11 @@ class Sessions(Protocol):
     number: ClassVar[sa.ColumnElement[int]]
     """The number of the session that answers."""
 
-    def greeted_by(self, driver_connection: Any) -> int:
-        """The number of the session that greeted this connection of the driver."""
-
     def is_as_greeted(self, connection: sa.Connection) -> bool:
         """Whether the session that answers is the one that greeted the client. Behind a pooler it is another one."""
-        greeted_by = self.greeted_by(connection.connection.dbapi_connection)
-        return bool(connection.scalar(sa.select(self.number.label("session"))) == greeted_by)
+        driver: Any = connection.connection.dbapi_connection
+        greeted_by = driver.thread_id() if hasattr(driver, "thread_id") else driver.info.backend_pid
+        return bool(connection.scalar(sa.select(self.number.label("session"))) == int(greeted_by))
 
     several_primaries: ClassVar[sa.TextClause | None] = None
     """Returns a row on `is_one_of_several_primaries`; None: there is no such server."""

@@ -6,7 +6,7 @@ import json
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from functools import cached_property
-from typing import Any, Final
+from typing import Any, ClassVar, Final
 
 import sqlalchemy as sa
 from sqlalchemy.dialects import mysql, postgresql
@@ -27,10 +27,12 @@ class Instant(sa.TypeDecorator[datetime]):
 
     impl = sa.DateTime(timezone=True)
     cache_ok = True
+    digits: ClassVar[int | None] = 6
+    """Digits of a second on MySQL."""
 
     def load_dialect_impl(self, dialect: SQLAlchemyDialect) -> sa.types.TypeEngine[Any]:
         if dialect.name in _WITHOUT_TIME_ZONES:
-            return dialect.type_descriptor(mysql.DATETIME(fsp=6))
+            return dialect.type_descriptor(mysql.DATETIME(fsp=self.digits))
         return dialect.type_descriptor(sa.DateTime(timezone=True))
 
     def process_bind_param(self, value: datetime | None, dialect: SQLAlchemyDialect) -> datetime | None:
@@ -51,16 +53,11 @@ class WholeSecond(Instant):
     """An instant to the second on MySQL: `owner_date datetime`, as in the article."""
 
     cache_ok = True
-
-    def load_dialect_impl(self, dialect: SQLAlchemyDialect) -> sa.types.TypeEngine[Any]:
-        if dialect.name in _WITHOUT_TIME_ZONES:
-            return dialect.type_descriptor(mysql.DATETIME())
-        return super().load_dialect_impl(dialect)
+    digits = None
 
 
-def json_document() -> sa.types.TypeEngine[Any]:
-    """A JSON document, in the form that a database searches fastest."""
-    return sa.JSON().with_variant(postgresql.JSONB(), "postgresql")
+JSON_DOCUMENT: Final[sa.types.TypeEngine[Any]] = sa.JSON().with_variant(postgresql.JSONB(), "postgresql")
+"""A JSON document, in the form that a database searches fastest."""
 
 
 def exact_text(length: int) -> sa.types.TypeEngine[str]:

@@ -88,7 +88,7 @@ END
 _MAKE: Final = f"""
 DO $make$
 DECLARE
-    jobs regclass := {{table}};
+    jobs regclass := '{{table}}';
     place text;
     claimed text;
 BEGIN
@@ -96,7 +96,7 @@ BEGIN
         INTO STRICT place, claimed
         FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace,
             pg_class t JOIN pg_namespace there ON there.oid = t.relnamespace
-        WHERE c.oid = {{claims}}::regclass AND t.oid = jobs;
+        WHERE c.oid = '{{claims}}'::regclass AND t.oid = jobs;
     EXECUTE 'CREATE OR REPLACE FUNCTION ' || place || '.{TRIGGER}() RETURNS trigger LANGUAGE plpgsql '
         'SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS '
         || quote_literal(replace($body${_BODY}$body$, '{{owners}}', place || '.{{owner_table}}'));
@@ -122,10 +122,9 @@ class WakeTrigger:
         """The statement that makes the trigger, if it is not there. `claims`: the table with the claims of this
         queue. `owners`: the table of owners, beside that.
         """
-        named = {"{owner_table}": owners, "{table}": _literal(table), "{claims}": _literal(claims)}
-        statement = _MAKE
-        for name, value in named.items():
-            statement = statement.replace(name, value)
+        statement = _MAKE.replace("{owner_table}", owners)
+        for name, value in {"{table}": table, "{claims}": claims}.items():
+            statement = statement.replace(name, value.replace("'", "''"))
         return statement.strip()
 
     def drop(self, table: str) -> str:
@@ -137,7 +136,3 @@ class WakeTrigger:
         triggers = sa.table("pg_trigger", *map(sa.column, ("tgrelid", "tgname", "tgenabled")))
         ours = triggers.c.tgrelid == sa.func.to_regclass(sa.literal(str(table), sa.String))
         return sa.exists().where(ours, triggers.c.tgname == TRIGGER, triggers.c.tgenabled != "D")
-
-
-def _literal(text: str) -> str:
-    return "'" + text.replace("'", "''") + "'"

@@ -10,7 +10,7 @@ from typing import Any, Final
 
 import sqlalchemy as sa
 
-from claimjobs.dialects.types import Instant, WholeSecond, database_now, exact_text, json_document, table_options
+from claimjobs.dialects.types import JSON_DOCUMENT, Instant, WholeSecond, database_now, exact_text, table_options
 from claimjobs.errors import BadArgument, ColumnUnfit
 from claimjobs.table.columns import OURS, STATES, UNCLAIMED, Columns
 
@@ -210,7 +210,7 @@ def batches_table(metadata: sa.MetaData | None = None) -> sa.Table:
         sa.Column("owner_id", sa.Integer, primary_key=True, autoincrement=False, comment="who holds its jobs"),
         sa.Column("number", sa.BigInteger, primary_key=True, autoincrement=False, comment="among those of its owner"),
         sa.Column("jobs", sa.Integer, nullable=False, comment="how many jobs it has"),
-        sa.Column("keys", json_document(), nullable=False, comment="the keys of its jobs"),
+        sa.Column("keys", JSON_DOCUMENT, nullable=False, comment="the keys of its jobs"),
         sa.Column(
             "first_key", sa.BigInteger, nullable=False, server_default=str(SMALLEST_KEY), comment="no key is smaller"
         ),

@@ -91,6 +91,11 @@ class MySQLErrors(ErrorCodes):
     denied = Signs(frozenset({1142, 1143}), r" for table (?:[`']?[^`'.]+[`']?\.)?[`']?([^`'.]+)[`']")
     missing = r"'(?:[^']*\.)?([^'.]+)'"
 
+    unfit_settings: ClassVar[Mapping[Any, tuple[str, str]]] = {
+        # The planner expects to examine more than max_join_size rows.
+        1104: ("sql_big_selects = 0 and a low max_join_size", "SET SESSION sql_big_selects = 1")
+    }
+
     def code(self, error: BaseException) -> Any:
         original = getattr(error, "orig", None) or error
         number = original.args[0] if original.args and isinstance(original.args[0], int) else None
@@ -105,11 +110,6 @@ class MySQLErrors(ErrorCodes):
         # 'index', or since MySQL 8.0.19 'table.index'.
         found = re.search(r" for key '(?:([^']*)\.)?([^']+)'$", words_of(error))
         return found[2] if found and (table is None or found[1] in (None, table)) else None
-
-    def unfit_setting(self, error: BaseException) -> tuple[str, str] | None:
-        if self.code(error) != 1104:  # the planner expects to examine more than max_join_size rows
-            return None
-        return "sql_big_selects = 0 and a low max_join_size", "SET SESSION sql_big_selects = 1"
 
 
 class MariaDBErrors(MySQLErrors):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Any, Final
+from typing import Any, ClassVar, Final
 
 import sqlalchemy as sa
 
@@ -54,6 +54,8 @@ class MySQLInspection(Inspection):
         "WHERE trx_isolation_level IN ('REPEATABLE READ', 'SERIALIZABLE') AND trx_mysql_thread_id <> connection_id() "
         "ORDER BY trx_started"
     )
+    keepalive: ClassVar[sa.TextClause | None] = None
+    """Asks for the seconds until the first probe of TCP keepalive; None: this server has no variable for it."""
     # How many transactions wait for purge.
     history = sa.text("SELECT `count` FROM information_schema.innodb_metrics WHERE name = 'trx_rseg_history_len'")
 
@@ -96,14 +98,21 @@ class MySQLInspection(Inspection):
             says = f"{says}, and hold='transaction' does not change it: a settle may wait so long"
             fix = f"SET GLOBAL innodb_lock_wait_timeout = {LONG_WAIT};"
             yield Finding("lock wait", "warning", says, (fix,))
-        yield self.vanished_clients(connection)
+        yield self._vanished_clients(connection)
 
-    def vanished_clients(self, connection: sa.Connection) -> Finding:
+    def _vanished_clients(self, connection: sa.Connection) -> Finding:
         """When the server ends the transaction of a client whose machine has vanished."""
-        del connection  # this server has no variable for it
-        says = f"not known, because this server does not show it: {_VANISHED}"
-        step = "see net.ipv4.tcp_keepalive_time and tcp_retries2 on its machine"
-        return Finding("vanished clients", "not known", f"{says}; {step}")
+        if self.keepalive is None:
+            says = f"not known, because this server does not show it: {_VANISHED}"
+            step = "see net.ipv4.tcp_keepalive_time and tcp_retries2 on its machine"
+            return Finding("vanished clients", "not known", f"{says}; {step}")
+        seconds = int(connection.scalar(self.keepalive) or 0)
+        if 0 < seconds <= LONG_SILENCE:
+            return Finding("vanished clients", "ok", f"tcp_keepalive_time is {seconds} s on this server")
+        says = f"tcp_keepalive_time is {seconds or 'not set'} on this server: {_VANISHED}"
+        values = {"time": LONG_SILENCE, "interval": 10, "probes": 6}
+        fix = f"SET {', '.join(f'GLOBAL tcp_keepalive_{name} = {value}' for name, value in values.items())};"
+        return Finding("vanished clients", "warning", says, (fix,))
 
     def garbage(self, connection: sa.Connection, table: sa.Table) -> Iterator[Finding]:
         found = connection.execute(self.history).first()
@@ -120,6 +129,7 @@ class MariaDBInspection(MySQLInspection):
 
     time_limit = f"SET SESSION max_statement_time = {{seconds}}, {_WAITS}"
     history = sa.text("SHOW GLOBAL STATUS LIKE 'Innodb_history_list_length'")
+    keepalive = sa.text("SELECT @@global.tcp_keepalive_time")
 
     def row_locks(self, connection: sa.Connection, table: sa.Table) -> int:
         # It lists no locks. InnoDB's count is that of all tables of the transaction, and is renewed ten times a second.
@@ -130,15 +140,6 @@ class MariaDBInspection(MySQLInspection):
             )
         )
         return int(count or 0)
-
-    def vanished_clients(self, connection: sa.Connection) -> Finding:
-        seconds = int(connection.scalar(sa.text("SELECT @@global.tcp_keepalive_time")) or 0)
-        if 0 < seconds <= LONG_SILENCE:
-            return Finding("vanished clients", "ok", f"tcp_keepalive_time is {seconds} s on this server")
-        says = f"tcp_keepalive_time is {seconds or 'not set'} on this server: {_VANISHED}"
-        values = {"time": LONG_SILENCE, "interval": 10, "probes": 6}
-        fix = f"SET {', '.join(f'GLOBAL tcp_keepalive_{name} = {value}' for name, value in values.items())};"
-        return Finding("vanished clients", "warning", says, (fix,))
 
 
 def _read(row: Row) -> TableRead:

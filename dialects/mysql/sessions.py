@@ -19,12 +19,6 @@ CATCH_UP: Final = 5
 """Seconds that a primary may need to apply what others have committed. Then it is one that cannot be used."""
 
 
-def _idle_limits(*variables: str) -> sa.TextClause:
-    """Asks for these variables of the session, by which the server ends a client that sends nothing, or its
-    transaction."""
-    return sa.text(" UNION ALL ".join(f"SELECT '{name}', @@session.{name}" for name in variables))
-
-
 class MySQLSessions(Sessions):
     ends_idle_clients = True
 
@@ -34,7 +28,8 @@ class MySQLSessions(Sessions):
     # The server answers error 1153, or nothing, and closes the connection: the driver says that it was lost.
     statement_limit = "max_allowed_packet"
     largest_statement = sa.text("SELECT @@session.max_allowed_packet")
-    limits = _idle_limits("wait_timeout")
+    # It ends a client that sends nothing.
+    limits = sa.text("SELECT 'wait_timeout', @@session.wait_timeout")
     # A variable of the session does not depend on transactions.
     to_utc = sa.text("SET @claimjobs_zone = @@session.time_zone, time_zone = '+00:00'")
     zone_before = sa.text("SET time_zone = @claimjobs_zone")
@@ -111,9 +106,6 @@ class MySQLSessions(Sessions):
             return "sql_safe_updates = 1", "SET SESSION sql_safe_updates = 0"
         return None
 
-    def greeted_by(self, driver_connection: Any) -> int:
-        return int(driver_connection.thread_id())
-
     def try_session_lock(self, owners: sa.Table, owner: sa.ColumnElement[Any]) -> sa.ColumnElement[bool]:
         return sa.func.get_lock(_owner_lock(owners, owner), 0, type_=sa.Boolean)
 
@@ -135,9 +127,11 @@ class MariaDBSessions(MySQLSessions):
     # MariaDB also demands an index for the keys, which are a table of JSON; MySQL only one for the written table.
     refuses_joined_deletes = True
     # The last one: also of a transaction that has only locked rows.
-    limits = _idle_limits(
-        "wait_timeout",
-        *("idle_transaction_timeout", "idle_write_transaction_timeout", "idle_readonly_transaction_timeout"),
+    limits = sa.text(
+        "SELECT 'wait_timeout', @@session.wait_timeout "
+        "UNION ALL SELECT 'idle_transaction_timeout', @@session.idle_transaction_timeout "
+        "UNION ALL SELECT 'idle_write_transaction_timeout', @@session.idle_write_transaction_timeout "
+        "UNION ALL SELECT 'idle_readonly_transaction_timeout', @@session.idle_readonly_transaction_timeout"
     )
     # It has MySQL's name since 11.1, and keeps its own beside that.
     read_only = sa.text("SELECT @@global.read_only OR @@session.tx_read_only")

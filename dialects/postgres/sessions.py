@@ -106,9 +106,6 @@ class PostgresSessions(Sessions):
 
         return _left_or_closed(driver_connection) if Pipeline.is_supported() else None  # its C library is older than 14
 
-    def greeted_by(self, driver_connection: Any) -> int:
-        return int(driver_connection.info.backend_pid)
-
     def try_session_lock(self, owners: sa.Table, owner: sa.ColumnElement[Any]) -> sa.ColumnElement[bool]:
         return sa.func.pg_try_advisory_lock(_number(owners), owner, type_=sa.Boolean)
 
@@ -135,7 +132,7 @@ class PostgresSessions(Sessions):
         # A sequence knows nothing of the rows: a TRUNCATE or a restore may set it back. No owner's id is 0. What FROM
         # has comes first, so nobody else is between the two calls.
         alone = sa.func.pg_advisory_xact_lock(_number(owners), 0).alias("alone")
-        sequence = sa.func.pg_get_serial_sequence(_name(owners), sa.literal("id"))
+        sequence = sa.func.pg_get_serial_sequence(sa.literal(PREPARER.format_table(owners), sa.Text), sa.literal("id"))
         behind = sa.func.nextval(sequence) < last
         return sa.select(sa.func.setval(sequence, last)).select_from(alone).where(behind)
 
@@ -146,11 +143,7 @@ class PostgresSessions(Sessions):
 
 def _regclass(table: sa.Table) -> sa.ColumnElement[Any]:
     """The number of a table, which no other table of the database has; NULL if there is no such table."""
-    return sa.func.to_regclass(_name(table))
-
-
-def _name(table: sa.Table) -> sa.ColumnElement[str]:
-    return sa.literal(PREPARER.format_table(table), sa.Text)
+    return sa.func.to_regclass(sa.literal(PREPARER.format_table(table), sa.Text))
 
 
 def _number(table: sa.Table) -> sa.ColumnElement[int]:
