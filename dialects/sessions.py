@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 import select
 import socket
@@ -122,11 +123,16 @@ class Sessions(Protocol):
 
     # --- an owner's session ------------------------------------------------------------------------------
 
+    set_up: ClassVar[tuple[str, ...]]
+    """The statements of `settings`, of the parameters `ms` and `whole` (seconds)."""
+
     def settings(self, lock_timeout: float) -> Sequence[str]:
         """The statements that set up an owner's new connection. `lock_timeout` is in seconds.
 
         Without it a settle could wait for another program's row lock until the owner's lease is over.
         """
+        ms, whole = round(lock_timeout * 1000), max(1, round(lock_timeout))
+        return [statement.format(ms=ms, whole=whole) for statement in self.set_up]
 
     to_utc: ClassVar[sa.TextClause]
     """Sets the session's time zone to UTC. Parameter `local`: a transaction is open, and nothing of this is left after
@@ -140,11 +146,18 @@ class Sessions(Protocol):
         """Whether the session's time zone is UTC, as far as its name tells."""
         return connection.scalar(self.zone) in _UTC_NAMES
 
+    set_silence: ClassVar[str]
+    """The statement of `silence_setting`, of the parameters `first`, `between` and `count` (see `keepalive`), `ms`, and
+    `longer`: whole seconds, one more."""
+
     def silence_setting(self, seconds: float) -> str:
         """The statement after which the server ends this session if its client has not answered for so many seconds.
 
         A machine that vanishes says no goodbye: without it its row locks stay for hours.
         """
+        first, between, count = keepalive(seconds)
+        ms, longer = round(seconds * 1000), math.ceil(seconds) + 1
+        return self.set_silence.format(first=first, between=between, count=count, ms=ms, longer=longer)
 
     def unfit_setting(self, connection: sa.Connection) -> tuple[str, str] | None:
         """A setting with which our statements fail, or read too few rows; and the SQL that changes it. None: all fit.
@@ -154,15 +167,11 @@ class Sessions(Protocol):
         return None
 
     read_only: ClassVar[sa.TextClause]
-    """Asks for `is_read_only`."""
+    """Asks whether the server or the session is read-only for an account that may not ignore that."""
     set_read_only: ClassVar[sa.TextClause]
     """Asks for the setting of `read_only_setting`."""
     read_write: ClassVar[str]
     """The SQL that changes it."""
-
-    def is_read_only(self, connection: sa.Connection) -> bool:
-        """Whether the server or the session is read-only for an account that may not ignore that."""
-        return bool(connection.scalar(self.read_only))
 
     def read_only_setting(self, connection: sa.Connection) -> tuple[str, str] | None:
         """The setting that makes this session read-only, though the server is not; and the SQL that changes it."""

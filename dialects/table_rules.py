@@ -68,6 +68,8 @@ class TableRules(Protocol):
     place_of: ClassVar[sa.TextClause]
     """The schema, the name, and whether the schema is the default."""
     holder_of: ClassVar[sa.TextClause]
+    comment_of: ClassVar[sa.TextClause | None] = None
+    """None: as SQLAlchemy asks."""
     unused_of: ClassVar[sa.TextClause]
     child_of: ClassVar[sa.TextClause | None] = None
     partitioned_by: ClassVar[sa.TextClause]
@@ -88,8 +90,10 @@ class TableRules(Protocol):
         return isinstance(stored, self.exact_types) and not isinstance(stored, self.inexact_types)
 
     def comment(self, inspector: sa.Inspector, table: sa.Table) -> str | None:
-        """The table's comment in the database."""
-        return inspector.get_table_comment(table.name, schema=table.schema)["text"]
+        """The table's comment in the database. Raises NoSuchTableError."""
+        connection: Any = inspector.bind
+        found: str | None = next((row[0] for row in self._asked(connection, self.comment_of, table)), None)
+        return inspector.get_table_comment(table.name, schema=table.schema)["text"] if found is None else found
 
     def changed_by_each_update(self, connection: sa.Connection, table: sa.Table) -> Mapping[str, str]:
         """The columns that the server writes at each UPDATE of their row, each with the clause that says so."""

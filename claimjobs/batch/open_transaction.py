@@ -187,7 +187,7 @@ class OpenTransaction(Connector):
             self._require_writable(connection)
             self.limits = self._dialect.sessions.idle_limits(connection)
             self._backend.check_primaries(connection)
-            if self._gone == READ_ONLY and self._dialect.sessions.is_read_only(connection):
+            if self._gone == READ_ONLY and connection.scalar(self._dialect.sessions.read_only):
                 # The last settle was refused. Some servers lock rows all the same, so the work would be done in vain.
                 raise ReadOnly(self._table_name, "it refused the last settle")
 

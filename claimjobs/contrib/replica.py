@@ -144,7 +144,7 @@ class Replica(Locking):
                 connection.execution_options(isolation_level="AUTOCOMMIT")
                 with connection.begin():  # it reads instants as the primary's sessions do
                     connection.execute(sessions.to_utc, {"local": False}).close()
-                    is_read_only = self._was_checked or sessions.is_read_only(connection)
+                    is_read_only = self._was_checked or bool(connection.scalar(sessions.read_only))
             self._was_checked = True
             if not is_read_only:
                 says = "they come from a server that takes writes: let the replica be read-only"

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from datetime import datetime, timedelta
 from typing import Any, Final
 
@@ -30,6 +29,16 @@ class MySQLSessions(Sessions):
     largest_statement = sa.text("SELECT @@session.max_allowed_packet")
     # It ends a client that sends nothing.
     limits = sa.text("SELECT 'wait_timeout', @@session.wait_timeout")
+    # The session's time zone applies to a user's TIMESTAMP columns; our clock is UTC. `sql_safe_updates` is for
+    # statements that people type. `sql_select_limit` would limit every SELECT that has no LIMIT, and without
+    # `sql_big_selects` a low `max_join_size` refuses to join a large table.
+    set_up = (
+        "SET SESSION innodb_lock_wait_timeout = {whole}, time_zone = '+00:00', "
+        f"sql_safe_updates = 0, sql_big_selects = 1, sql_select_limit = {_NO_LIMIT}",
+    )
+    # A session has no variable for TCP keepalive. For `wait_timeout` the server waits for the next statement of a
+    # client that has vanished, also in an open transaction.
+    set_silence = "SET SESSION wait_timeout = {longer}"
     # A variable of the session does not depend on transactions.
     to_utc = sa.text("SET @claimjobs_zone = @@session.time_zone, time_zone = '+00:00'")
     zone_before = sa.text("SET time_zone = @claimjobs_zone")
@@ -82,20 +91,6 @@ class MySQLSessions(Sessions):
         sa.event.listen(engine, "do_connect", hosts.connect)
         if hosts.chooses:
             sa.event.listen(engine, "checkout", hosts.leave_if_demoted)
-
-    def settings(self, lock_timeout: float) -> Sequence[str]:
-        # The session's time zone applies to a user's TIMESTAMP columns; our clock is UTC. `sql_safe_updates` is for
-        # statements that people type. `sql_select_limit` would limit every SELECT that has no LIMIT, and without
-        # `sql_big_selects` a low `max_join_size` refuses to join a large table.
-        return (
-            f"SET SESSION innodb_lock_wait_timeout = {max(1, round(lock_timeout))}, time_zone = '+00:00', "
-            f"sql_safe_updates = 0, sql_big_selects = 1, sql_select_limit = {_NO_LIMIT}",
-        )
-
-    def silence_setting(self, seconds: float) -> str:
-        # A session has no variable for TCP keepalive. For `wait_timeout` the server waits for the next statement of a
-        # client that has vanished, also in an open transaction.
-        return f"SET SESSION wait_timeout = {math.ceil(seconds) + 1}"
 
     def unfit_setting(self, connection: sa.Connection) -> tuple[str, str] | None:
         # SQLAlchemy has no name for a variable of the session; one that is switched on is 1.

@@ -53,6 +53,8 @@ class MySQLTableRules(TableRules):
         "WHERE object_type = 'TABLE' AND object_schema = coalesce(:schema, database()) AND object_name = :name "
         "AND lock_status = 'GRANTED' AND processlist_id <> connection_id() LIMIT 1"
     )
+    # SHOW CREATE TABLE, which SQLAlchemy reads, leaves it out in the modes NO_TABLE_OPTIONS, ANSI, ORACLE and more.
+    comment_of = _about("table_comment", "tables")
     # FORCE INDEX with an invisible one is error 1176.
     unused_of = _about("DISTINCT index_name", "statistics", "AND is_visible = 'NO'")
     partitioned_by = _about("DISTINCT partition_expression, subpartition_expression", "partitions")
@@ -66,13 +68,6 @@ class MySQLTableRules(TableRules):
 
     def named(self, table: sa.Table) -> dict[str, Any]:
         return {"schema": table.schema, "name": table.name}
-
-    def comment(self, inspector: sa.Inspector, table: sa.Table) -> str | None:
-        # SHOW CREATE TABLE, which SQLAlchemy reads, leaves it out in the modes NO_TABLE_OPTIONS, ANSI, ORACLE and more.
-        # Without rows the inspector says which table is missing.
-        connection: Any = inspector.bind
-        found: str | None = connection.scalar(_about("table_comment", "tables"), self.named(table))
-        return super().comment(inspector, table) if found is None else found
 
     def depends_on_zone(self, column: Any) -> bool:
         # A TIMESTAMP is converted by the session's zone, both ways; a default is the time of that zone.

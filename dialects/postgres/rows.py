@@ -91,21 +91,6 @@ def _type_of(declared: sa.types.TypeEngine[Any], dialect: sa.Dialect, actual: st
     return bare if is_plain and (said == actual or texts) else None
 
 
-def _read_partly(cursor: Any) -> Sequence[Any]:
-    """All rows of the result of a cursor, with `UnreadableValue` in place of what Python cannot hold."""
-    from psycopg.adapt import Transformer  # noqa: PLC0415 - psycopg is slow to import
-    from psycopg.pq import Format  # noqa: PLC0415
-
-    result, made = cursor.pgresult, Transformer.from_context(cursor)
-    columns = [(result.ftype(i), Format(result.fformat(i))) for i in range(result.nfields)]
-    rows = []
-    for number in range(result.ntuples):
-        sent = [result.get_value(number, i) for i in range(result.nfields)]
-        values = tuple(_value(made, one, *column) for one, column in zip(sent, columns, strict=True))
-        rows.append(PartlyRead(values) if any(isinstance(value, UnreadableValue) for value in values) else values)
-    return rows
-
-
 def _value(made: Any, sent: bytes | None, type_: int, format_: Any) -> Any:
     if sent is None:
         return None
@@ -144,7 +129,17 @@ class PsycopgRows(Dialect):
         except Exception:
             if not hasattr(cursor, "pgresult"):  # another driver, which does not keep the values as they were sent
                 raise
-            return _read_partly(cursor)
+        from psycopg.adapt import Transformer  # noqa: PLC0415 - psycopg is slow to import
+        from psycopg.pq import Format  # noqa: PLC0415
+
+        result, made = cursor.pgresult, Transformer.from_context(cursor)
+        columns = [(result.ftype(i), Format(result.fformat(i))) for i in range(result.nfields)]
+        rows: list[Any] = []
+        for number in range(result.ntuples):
+            sent = [result.get_value(number, i) for i in range(result.nfields)]
+            values = tuple(_value(made, one, *column) for one, column in zip(sent, columns, strict=True))
+            rows.append(PartlyRead(values) if any(isinstance(one, UnreadableValue) for one in values) else values)
+        return rows
 
     def copyable(self, connection: sa.Connection, table: sa.Table) -> Mapping[str, Takes]:
         # Other drivers have other ways, or none.

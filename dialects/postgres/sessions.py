@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager
 from datetime import datetime
 from typing import Any, ClassVar, Final
@@ -11,7 +11,7 @@ from typing import Any, ClassVar, Final
 import sqlalchemy as sa
 from sqlalchemy.dialects import postgresql
 
-from claimjobs.dialects.sessions import ISOLATION, Sessions, keepalive
+from claimjobs.dialects.sessions import ISOLATION, Sessions
 
 # Names are sent as values, to `to_regclass` for example: this style of parameters leaves a percent sign as it is.
 PREPARER: Final = postgresql.dialect(paramstyle="named").identifier_preparer  # type: ignore[no-untyped-call]
@@ -34,6 +34,21 @@ class PostgresSessions(Sessions):
     limits = sa.text(
         "SELECT name, setting::float8 / 1000 FROM pg_settings "
         "WHERE name IN ('idle_in_transaction_session_timeout', 'transaction_timeout') ORDER BY setting::float8"
+    )
+    set_up = (
+        "SET lock_timeout = {ms}",
+        # A statement that is a transaction by itself has the session's isolation, whatever the server's default is.
+        f"SET SESSION CHARACTERISTICS AS TRANSACTION ISOLATION LEVEL {ISOLATION}",
+        # psycopg reads instants of this style only; the order of day and month stays the user's.
+        "SET DateStyle = ISO",
+        # A user's TIMESTAMP (without a zone) is compared with our clock, which is UTC, by the session's zone.
+        "SET TimeZone = 'UTC'",
+    )
+    # Probes are sent while nothing else is; the user timeout counts from what was sent and is not confirmed.
+    set_silence = (
+        "SELECT set_config('tcp_keepalives_idle', '{first}', false), "
+        "set_config('tcp_keepalives_interval', '{between}', false), "
+        "set_config('tcp_keepalives_count', '{count}', false), set_config('tcp_user_timeout', '{ms}', false)"
     )
     to_utc = sa.text(
         "SELECT set_config('claimjobs.zone', current_setting('TimeZone'), :local), "
@@ -77,29 +92,6 @@ class PostgresSessions(Sessions):
         with contextlib.suppress(driver_connection.Error):  # the next statement reports a broken connection
             driver_connection.execute("BEGIN")
             driver_connection.execute("ROLLBACK")
-
-    def settings(self, lock_timeout: float) -> Sequence[str]:
-        # A statement that is a transaction by itself has the session's isolation, whatever the server's default is.
-        isolation = f"SET SESSION CHARACTERISTICS AS TRANSACTION ISOLATION LEVEL {ISOLATION}"
-        # psycopg reads instants of this style only; the order of day and month stays the user's. A user's TIMESTAMP
-        # (without a zone) is compared with our clock, which is UTC, by the session's zone.
-        return (
-            f"SET lock_timeout = {round(lock_timeout * 1000)}",
-            isolation,
-            "SET DateStyle = ISO",
-            "SET TimeZone = 'UTC'",
-        )
-
-    def silence_setting(self, seconds: float) -> str:
-        # Probes are sent while nothing else is; the user timeout counts from what was sent and is not confirmed.
-        first, between, count = keepalive(seconds)
-        values = {
-            "tcp_keepalives_idle": first,
-            "tcp_keepalives_interval": between,
-            "tcp_keepalives_count": count,
-            "tcp_user_timeout": round(seconds * 1000),
-        }
-        return "SELECT " + ", ".join(f"set_config('{name}', '{value}', false)" for name, value in values.items())
 
     def pipeline(self, driver_connection: Any) -> AbstractContextManager[Any] | None:
         from psycopg import Pipeline  # noqa: PLC0415 - psycopg is slow to import
