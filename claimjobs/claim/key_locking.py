@@ -20,7 +20,7 @@ import sqlalchemy as sa
 from claimjobs.claim.candidates import check_keys, first_group, first_locked_group
 from claimjobs.claim.key_search import ALONE, KeySearch
 from claimjobs.claim.locking import JobLocks, Locking
-from claimjobs.claim.row_reader import AS_IT_IS, RowReader
+from claimjobs.claim.row_reader import AS_IT_IS, Marked, RowReader
 from claimjobs.claim.strategy import LATER, NOTHING, ClaimRequest, ClaimResult, Phase
 from claimjobs.database.compiled_statement import CompiledStatement, PlainReader
 from claimjobs.dialects import Key
@@ -171,9 +171,7 @@ class KeyRowLocks(JobLocks):
 
     # --- claiming --------------------------------------------------------------------------------------
 
-    def lock(
-        self, connection: sa.Connection, request: ClaimRequest, marked: Mapping[str, Any] = AS_IT_IS
-    ) -> ClaimResult:
+    def lock(self, connection: sa.Connection, request: ClaimRequest, marked: Marked = AS_IT_IS) -> ClaimResult:
         sweep = self._sweep
         sweep.tried, before = [], sweep.place
         try:
@@ -307,7 +305,7 @@ class KeyRowLocks(JobLocks):
                 yield row, (key_of(job), due, ready, group_size)
 
     def _lock_jobs(
-        self, connection: sa.Connection, key_rows: list[KeyRow], size: int, marked: Mapping[str, Any]
+        self, connection: sa.Connection, key_rows: list[KeyRow], size: int, marked: Marked
     ) -> tuple[list[Job], bool]:
         """Lock those of the candidates that are still free. Suspects are claimed alone, as elsewhere."""
         row_of = {job: row for row in key_rows for job, _ in row.jobs}
@@ -320,9 +318,7 @@ class KeyRowLocks(JobLocks):
             row_of[job.key].claimed += 1
         return jobs, suspects
 
-    def _behind_locked(
-        self, connection: sa.Connection, key_rows: list[KeyRow], size: int, marked: Mapping[str, Any]
-    ) -> list[Job]:
+    def _behind_locked(self, connection: sa.Connection, key_rows: list[KeyRow], size: int, marked: Marked) -> list[Job]:
         """Jobs of keys whose first jobs others have locked: a stranger's transaction may hold them for long. Suspects
         are waited for.
         """
@@ -341,7 +337,7 @@ class KeyRowLocks(JobLocks):
         return jobs
 
     def _lock_some(
-        self, connection: sa.Connection, candidates: list[Key], size: int, marked: Mapping[str, Any]
+        self, connection: sa.Connection, candidates: list[Key], size: int, marked: Marked
     ) -> tuple[list[Job], bool]:
         self._sweep.tried += candidates
         given = {"claimjobs_candidates": candidates, "claimjobs_size": size}

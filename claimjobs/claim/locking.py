@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -21,7 +21,7 @@ from claimjobs.claim.candidates import (
     place_of,
 )
 from claimjobs.claim.record import ClaimRecord
-from claimjobs.claim.row_reader import AS_IT_IS, RowReader
+from claimjobs.claim.row_reader import AS_IT_IS, Marked, RowReader
 from claimjobs.claim.strategy import NOTHING, ClaimRequest, ClaimResult, ClaimStrategy, Phase
 from claimjobs.database.compiled_statement import CompiledStatement
 from claimjobs.dialects import Key
@@ -42,9 +42,7 @@ class JobLocks(ABC):
     """Whether the database reads no more candidates than are needed. Then the limit may be high."""
 
     @abstractmethod
-    def lock(
-        self, connection: sa.Connection, request: ClaimRequest, marked: Mapping[str, Any] = AS_IT_IS
-    ) -> ClaimResult:
+    def lock(self, connection: sa.Connection, request: ClaimRequest, marked: Marked = AS_IT_IS) -> ClaimResult:
         """Lock jobs for a request. `marked`: values that the caller will write into the jobs; the jobs show them.
 
         The jobs must be ready after they were locked: others may have claimed or settled some of the candidates before.
@@ -117,9 +115,7 @@ class FindThenLock(JobLocks):
         self._lock = CompiledStatement(lock(backend.roles, backend.dialect, selection, self._reader.parts))
         self.keyset_order = self._finder.keyset_order
 
-    def lock(
-        self, connection: sa.Connection, request: ClaimRequest, marked: Mapping[str, Any] = AS_IT_IS
-    ) -> ClaimResult:
+    def lock(self, connection: sa.Connection, request: ClaimRequest, marked: Marked = AS_IT_IS) -> ClaimResult:
         rows = self._finder.rows(connection, request)
         return self.lock_candidates(connection, rows, request, marked) if rows else NOTHING
 
@@ -128,7 +124,7 @@ class FindThenLock(JobLocks):
         connection: sa.Connection,
         rows: Sequence[Any],
         request: ClaimRequest,
-        marked: Mapping[str, Any],
+        marked: Marked,
         *,
         taken: Collection[Key] = (),
     ) -> ClaimResult:
@@ -162,9 +158,7 @@ class FindAndLock(CursorStatement[CompiledStatement], JobLocks):
         found = statement(self._roles, self._backend.dialect, selection, self._reader.parts)
         return CompiledStatement(found, constant=SIZE.key)
 
-    def lock(
-        self, connection: sa.Connection, request: ClaimRequest, marked: Mapping[str, Any] = AS_IT_IS
-    ) -> ClaimResult:
+    def lock(self, connection: sa.Connection, request: ClaimRequest, marked: Marked = AS_IT_IS) -> ClaimResult:
         parameters = {**request.find_parameters, "claimjobs_size": request.size}
         rows = self.of(request).rows(connection, parameters, self._reader)
         chosen, suspects = first_locked_group(self._reader, rows, request.size)
@@ -191,9 +185,7 @@ class RecheckedLocks(JobLocks):
         self.keyset_order, self.is_lazy = locks.keyset_order, locks.is_lazy
         self._still_ready = still_ready(backend.source, backend.dialect, selection)
 
-    def lock(
-        self, connection: sa.Connection, request: ClaimRequest, marked: Mapping[str, Any] = AS_IT_IS
-    ) -> ClaimResult:
+    def lock(self, connection: sa.Connection, request: ClaimRequest, marked: Marked = AS_IT_IS) -> ClaimResult:
         locked = self._locks.lock(connection, request, marked)
         if not locked.jobs:
             return locked
@@ -223,9 +215,7 @@ class SideCarLocks(JobLocks):
         self._free, self._attempts = free(pair), pair.attempts.name
         self.keyset_order, self.is_lazy = self._locks.keyset_order, self._locks.is_lazy
 
-    def lock(
-        self, connection: sa.Connection, request: ClaimRequest, marked: Mapping[str, Any] = AS_IT_IS
-    ) -> ClaimResult:
+    def lock(self, connection: sa.Connection, request: ClaimRequest, marked: Marked = AS_IT_IS) -> ClaimResult:
         locked = self._locks.lock(connection, request)
         if not locked.jobs:
             return locked

@@ -19,7 +19,9 @@ from claimjobs.job import Convert, Job, PartlyRead, Places, UnreadableValue
 from claimjobs.statements.lock import encoded, parts_of
 from claimjobs.table.roles import ColumnRoles
 
-AS_IT_IS: Mapping[str, Any] = MappingProxyType({})
+Marked = Mapping[str, Any]
+"""Values that a claim writes into its jobs, by column."""
+AS_IT_IS: Marked = MappingProxyType({})
 
 
 class RowReader:
@@ -39,7 +41,7 @@ class RowReader:
         self._key: Callable[[Sequence[Any]], Any] = tuple
         self._key_place = 0
         """The place of the first column of the key."""
-        self._marked: Mapping[str, Any] = AS_IT_IS
+        self._marked: Marked = AS_IT_IS
         self._marked_places: Places = {}
 
     @property
@@ -56,7 +58,7 @@ class RowReader:
         """All rows of a driver's cursor, as the driver gives them."""
         return self._dialect.fetched(cursor)
 
-    def jobs(self, rows: Sequence[Sequence[Any]], marked: Mapping[str, Any] = AS_IT_IS) -> list[Job]:
+    def jobs(self, rows: Sequence[Sequence[Any]], marked: Marked = AS_IT_IS) -> list[Job]:
         """The jobs of these rows. `marked`: the values of known columns, and of columns that were changed since.
 
         Raises KeyUnfit. A value of another column that cannot be converted raises Unreadable when it is read.
@@ -111,22 +113,23 @@ class RowReader:
             columns[column.name] = place, column.type.dialect_impl(here).result_processor(here, described[place][1])
         place = self._before + len(self.parts.plain)
         for number, column in enumerate(self.parts.joined):
-            columns[column.name] = place, self._split(column, number, here, described[place][1])
+            make, convert = self._dialect.from_text(column), column.type.dialect_impl(here).result_processor
+            if make is not None:
+                columns[column.name] = place, _splitter(number, make, convert(here, described[place][1]))
         self._key = _key_reader([columns[column.name] for column in self._roles.key])
         self._key_place = columns[self._roles.key[0].name][0]
         self._places = columns
 
-    def _split(self, column: sa.Column[Any], number: int, here: sa.Dialect, code: Any) -> Callable[[str], Any]:
-        """What reads the value with this number from a joined text. An empty value is NULL."""
-        make, convert = self._dialect.from_text(column), column.type.dialect_impl(here).result_processor(here, code)
-        assert make is not None  # noqa: S101 - it is joined
 
-        def value(joined: str) -> Any:
-            text = joined.split(",", number + 1)[number]
-            found = make(text) if text else None
-            return found if convert is None else convert(found)
+def _splitter(number: int, make: Callable[[str], Any], convert: Convert) -> Callable[[str], Any]:
+    """What reads the value with this number from a joined text. An empty value is NULL."""
 
-        return value
+    def value(joined: str) -> Any:
+        text = joined.split(",", number + 1)[number]
+        found = make(text) if text else None
+        return found if convert is None else convert(found)
+
+    return value
 
 
 def _refuse(unread: UnreadableValue) -> Any:

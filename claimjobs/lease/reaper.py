@@ -52,19 +52,15 @@ class Reaper:
         self, connector: Connector, backend: Backend, settler: Settler, retry: Retry, *, failures: Failures
     ) -> None:
         """`failures` reports the jobs that failed because their owner died."""
-        self._failures = failures
+        self._connector, self._backend, self._settler = connector, backend, settler
+        self._retry, self._failures = retry, failures
         self._unreported: deque[Outcomes] = deque()
-        self._connector = connector
         self._keys = KeyCalls(connector, backend)
-        self._backend = backend
-        self._settler = settler
-        self._retry = retry
-        owners = backend.owners
         self._name = backend.source.name
-        self._record = record = record_of(backend)
-        table = outcome_table(backend, record)
-        self._unknown, self._expect = record.unknown(owners), statements.expect(owners)
+        self._record = record_of(backend)
+        table = outcome_table(backend, self._record)
         self._left_behind, self._held = table.left_behind, table.left
+        self._unknown, self._expect = self._record.unknown(backend.owners), statements.expect(backend.owners)
         self._records = RecordDescription.of(replace(backend, by_lease=True, records_claims=True))
         self._watch = Watch()
         self._watched_through = connector.lost

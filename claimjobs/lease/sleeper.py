@@ -72,7 +72,8 @@ class IdleSleeper:
         """`control` wakes the idle loops when there may be work; `hold` begins its next claim at the head then."""
         self._row, self._liveness, self._hold, self._control = row, liveness, hold, control
         self._connector, self._backend = row.connector, row.backend
-        self._ended = threading.Event()
+        self.is_over = False
+        """Whether it was stopped."""
         self._changed = threading.Event()
         """Set when a pause should end: something changed."""
         self._guard = threading.Lock()
@@ -134,14 +135,9 @@ class IdleSleeper:
 
     # --- for the heartbeat -----------------------------------------------------------------------------
 
-    @property
-    def is_over(self) -> bool:
-        """Whether it was stopped."""
-        return self._ended.is_set()
-
     def stop(self) -> None:
         """End the wait of the heartbeat's thread. Call it again until the thread has ended."""
-        self._ended.set()
+        self.is_over = True
         self._changed.set()
         self._connector.end_wait()
 
