@@ -27,8 +27,8 @@ EXPLAINED: Final[dict[tuple[str, str, str], str]] = {
     ): "It is only a number in the log.",
     (
         "claimjobs/lease/reaper.py",
-        "self._connector.write(kill, patience=0)",
-        "self._connector.write(kill, patience=1)",
+        "self._connector.write(self._backend.dialect.sessions.end_session(session), patience=0)",
+        "self._connector.write(self._backend.dialect.sessions.end_session(session), patience=1)",
     ): "A session that could not be ended at once is asked again for a second; the owner's id fences anyway.",
     (
         "claimjobs/statements/settle.py",
