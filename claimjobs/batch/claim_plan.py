@@ -12,8 +12,8 @@ import sqlalchemy as sa
 
 from claimjobs.batch.settle_and_claim import SettleAndClaim
 from claimjobs.claim.choose_strategy import strategy_for
-from claimjobs.claim.key_locking import KeyLocking, KeySweep
-from claimjobs.claim.key_search import KeySearch
+from claimjobs.claim.key_locking import KeyLocking
+from claimjobs.claim.key_search import KeySearch, KeySweep
 from claimjobs.claim.locking import Locking
 from claimjobs.claim.record import ClaimRecord
 from claimjobs.claim.selector import Selector

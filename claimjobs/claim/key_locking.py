@@ -10,7 +10,7 @@ import math
 import random
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 from uuid import UUID
@@ -18,7 +18,7 @@ from uuid import UUID
 import sqlalchemy as sa
 
 from claimjobs.claim.candidates import check_keys, first_group, first_locked_group
-from claimjobs.claim.key_search import ALONE, KeySearch
+from claimjobs.claim.key_search import ALONE, KeyRow, KeySearch, KeySweep
 from claimjobs.claim.locking import JobLocks, Locking
 from claimjobs.claim.row_reader import AS_IT_IS, Marked, RowReader
 from claimjobs.claim.strategy import LATER, NOTHING, ClaimRequest, ClaimResult, Phase
@@ -36,8 +36,6 @@ AS_READ: Final = (sa.Integer, sa.String)
 LONGEST: Final = 2.0
 """Seconds for which a key is held back whose jobs are all in hand. A settle calls it before; after a crash between a
 settle and its call nobody does."""
-HEAD: Final = 2.0
-"""Seconds after which a claim begins at the first key row again."""
 MOST_ROWS: Final = 1_000
 """Key rows that one claim reads. If none of them has a job for it, the next claim goes on behind them."""
 BEHIND: Final = 1_000
@@ -48,88 +46,6 @@ NEARLY: Final = 5
 """A claim is full enough if at most one part in so many is missing."""
 SPARE: Final = 1.3
 """How many more key rows are locked than gave enough jobs lately: each further page takes as long as a few jobs."""
-MEMORY: Final = 0.8
-"""The weight of earlier claims against the last one."""
-
-
-@dataclass
-class KeyRow:
-    """A key row that this transaction has locked, and what is claimed of its key now."""
-
-    key: Any
-    next_at: datetime
-    rate_at: datetime | None
-    now: datetime
-    weight: float = 1.0
-    allowed: int = 0
-    """How many jobs may be claimed now."""
-    is_full: bool = False
-    """Whether as many jobs are claimed as the limit allows."""
-    jobs: list[tuple[Key, int]] = field(default_factory=list)
-    """The candidates, each with the size of its group of suspects."""
-    waits_until: datetime | None = None
-    """When the failed job is due for which the others wait."""
-    found_none: bool = True
-    """Whether it has no job for this claim, even if more might be claimed."""
-    has_more: bool = False
-    """Whether it has more jobs than may be claimed now."""
-    claimed: int = 0
-
-    @property
-    def is_held_back(self) -> bool:
-        """Whether a limit or the rate keeps back a job for this claim."""
-        return self.allowed <= 0 and not self.found_none and self.waits_until is None
-
-    @property
-    def lead(self) -> float:
-        """By how many seconds what was claimed is ahead of the rate."""
-        return 0.0 if self.rate_at is None else max(0.0, (self.rate_at - self.now).total_seconds())
-
-
-@dataclass
-class KeySweep:
-    """Where the claims with one predicate are in the order of the key rows. One that has more key rows without a job
-    for them than a claim reads takes several claims.
-    """
-
-    place: KeyRow | None = None
-    """The next claim begins after this key row; None: at the first."""
-    head_at: float = 0.0
-    is_cut: bool = False
-    """Whether the last claim has read as many key rows as it may, without a job."""
-    is_from_head: bool = True
-    """Whether the sweep has begun at the first key row, or goes on there now."""
-    without_job: set[Any] = field(default_factory=set)
-    """The keys of this sweep that are due and have no job for it."""
-    known: set[Any] = field(default_factory=set)
-    """The same, of the sweeps since the last one that began at the first key row because it was time."""
-    held_back: list[Any] = field(default_factory=list)
-    """The keys that the last claim has held back, because of the limit."""
-    jobs_a_key: float = 1.0
-    """How many jobs a key row gave lately."""
-    tried: list[Key] = field(default_factory=list)
-    """The candidates that the last claim has tried to lock."""
-
-    def begin(self, *, fair: bool) -> None:
-        """Begin the next claim, at the first key row if it is time, or if keys do not take turns."""
-        if self.is_cut:
-            self.is_cut = False
-            return
-        if not fair or time.monotonic() >= self.head_at:
-            self.place, self.head_at = None, time.monotonic() + HEAD
-            self.known.clear()
-        self.is_from_head = self.place is None
-        self.without_job.clear()
-
-    def learn(self, visited: list[KeyRow], *, suspects: bool) -> None:
-        """How many jobs a key gives; and where the next claim begins: at the first key row that is unused."""
-        found = sum(len(row.jobs) for row in visited) / len(visited)
-        self.jobs_a_key = max(1.0, MEMORY * self.jobs_a_key + (1 - MEMORY) * found)
-        last = max(place for place, row in enumerate(visited) if row.claimed)
-        if suspects or any(row.jobs and not row.claimed for row in visited[:last]):  # suspects beside fresh jobs
-            self.place = None
-        elif self.place is visited[-1] and any(row.jobs for row in visited[last + 1 :]):
-            self.place = visited[last]
 
 
 @dataclass

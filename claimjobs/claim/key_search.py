@@ -1,13 +1,18 @@
-"""KeySearch: finds keys of `per_key` whose jobs wait, and that have no key row, or one that says a later time."""
+"""Where the claims are in the order of the key rows of `per_key` (KeySweep), and in the search for keys whose jobs wait
+and that have no key row, or one that says a later time (KeySearch).
+"""
 
 from __future__ import annotations
 
 import random
 import time
+from dataclasses import dataclass, field
+from datetime import datetime
 from typing import Any, Final
 
 import sqlalchemy as sa
 
+from claimjobs.dialects import Key
 from claimjobs.job import key_of
 from claimjobs.statements.key_rows import KeyStatements, parts_of
 
@@ -24,6 +29,90 @@ LATEST: Final = 0.1
 ALONE: Final = 0.25
 """Seconds that a claim without a job searches in all: it has the owner's connection, which is to send heartbeats, too,
 and others wait for the key rows that it has inserted."""
+HEAD: Final = 2.0
+"""Seconds after which a claim begins at the first key row again."""
+MEMORY: Final = 0.8
+"""The weight of earlier claims against the last one."""
+
+
+@dataclass
+class KeyRow:
+    """A key row that this transaction has locked, and what is claimed of its key now."""
+
+    key: Any
+    next_at: datetime
+    rate_at: datetime | None
+    now: datetime
+    weight: float = 1.0
+    allowed: int = 0
+    """How many jobs may be claimed now."""
+    is_full: bool = False
+    """Whether as many jobs are claimed as the limit allows."""
+    jobs: list[tuple[Key, int]] = field(default_factory=list)
+    """The candidates, each with the size of its group of suspects."""
+    waits_until: datetime | None = None
+    """When the failed job is due for which the others wait."""
+    found_none: bool = True
+    """Whether it has no job for this claim, even if more might be claimed."""
+    has_more: bool = False
+    """Whether it has more jobs than may be claimed now."""
+    claimed: int = 0
+
+    @property
+    def is_held_back(self) -> bool:
+        """Whether a limit or the rate keeps back a job for this claim."""
+        return self.allowed <= 0 and not self.found_none and self.waits_until is None
+
+    @property
+    def lead(self) -> float:
+        """By how many seconds what was claimed is ahead of the rate."""
+        return 0.0 if self.rate_at is None else max(0.0, (self.rate_at - self.now).total_seconds())
+
+
+@dataclass
+class KeySweep:
+    """Where the claims with one predicate are in the order of the key rows. One that has more key rows without a job
+    for them than a claim reads takes several claims.
+    """
+
+    place: KeyRow | None = None
+    """The next claim begins after this key row; None: at the first."""
+    head_at: float = 0.0
+    is_cut: bool = False
+    """Whether the last claim has read as many key rows as it may, without a job."""
+    is_from_head: bool = True
+    """Whether the sweep has begun at the first key row, or goes on there now."""
+    without_job: set[Any] = field(default_factory=set)
+    """The keys of this sweep that are due and have no job for it."""
+    known: set[Any] = field(default_factory=set)
+    """The same, of the sweeps since the last one that began at the first key row because it was time."""
+    held_back: list[Any] = field(default_factory=list)
+    """The keys that the last claim has held back, because of the limit."""
+    jobs_a_key: float = 1.0
+    """How many jobs a key row gave lately."""
+    tried: list[Key] = field(default_factory=list)
+    """The candidates that the last claim has tried to lock."""
+
+    def begin(self, *, fair: bool) -> None:
+        """Begin the next claim, at the first key row if it is time, or if keys do not take turns."""
+        if self.is_cut:
+            self.is_cut = False
+            return
+        if not fair or time.monotonic() >= self.head_at:
+            self.place, self.head_at = None, time.monotonic() + HEAD
+            self.known.clear()
+        self.is_from_head = self.place is None
+        self.without_job.clear()
+
+    def learn(self, visited: list[KeyRow], *, suspects: bool) -> None:
+        """How many jobs a key gives; and where the next claim begins: at the first key row that is unused."""
+        found = sum(len(row.jobs) for row in visited) / len(visited)
+        self.jobs_a_key = max(1.0, MEMORY * self.jobs_a_key + (1 - MEMORY) * found)
+        last = max(place for place, row in enumerate(visited) if row.claimed)
+        if suspects or any(row.jobs and not row.claimed for row in visited[:last]):  # suspects beside fresh jobs
+            self.place = None
+        elif self.place is visited[-1] and any(row.jobs for row in visited[last + 1 :]):
+            self.place = visited[last]
 
 
 def _some_pages() -> int:
