@@ -20,9 +20,9 @@ if TYPE_CHECKING:  # for type checkers: the same names as below
     from claimjobs.queue.queue import Queue as Queue
     from claimjobs.signals import stop_on_signals as stop_on_signals
     from claimjobs.table.columns import Columns as Columns
-    from claimjobs.table.create import make as make, tables_for as tables_for
+    from claimjobs.table.create import key_tables as key_tables, make as make, side_car_tables as side_car_tables
+    from claimjobs.table.create import tables_for as tables_for
     from claimjobs.table.definitions import include_object as include_object, job_table as job_table
-    from claimjobs.table.tables_beside import key_tables as key_tables, side_car_tables as side_car_tables
     # ruff: isort: on
 
 __version__ = "0.1.0"
@@ -40,9 +40,8 @@ _NAMES = {
     "queue.queue": ("Queue",),
     "signals": ("stop_on_signals",),
     "table.columns": ("Columns",),
-    "table.create": ("make", "tables_for"),
+    "table.create": ("key_tables", "make", "side_car_tables", "tables_for"),
     "table.definitions": ("include_object", "job_table"),
-    "table.tables_beside": ("key_tables", "side_car_tables"),
 }
 _MODULES = {name: module for module, names in _NAMES.items() for name in names}
 

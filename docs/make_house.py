@@ -34,7 +34,6 @@ SEAMS: Final = frozenset(
         "claimjobs/statements/side_car.py",
         "claimjobs/table/claim_rows.py",
         "claimjobs/table/record_description.py",
-        "claimjobs/table/tables_beside.py",
     }
 )
 """The files that are one kind of queue each, or choose among the kinds: what they ask about kinds is not counted."""

@@ -16,8 +16,7 @@ from claimjobs.claim.row_reader import RowReader
 from claimjobs.dialects import DIALECTS, Dialect
 from claimjobs.dialects.types import Instant, database_now, statement_now
 from claimjobs.options import Liveness
-from claimjobs.statements import claim_rows, key_rows, owners, pause, purge, settle
-from claimjobs.statements import dead_jobs as dead
+from claimjobs.statements import claim_rows, key_rows, owners, pause, settle
 from claimjobs.statements import enqueue as inserts
 from claimjobs.statements import stored_jobs as stored
 from claimjobs.statements.claim import claim, claim_batch
@@ -32,11 +31,12 @@ from claimjobs.table.definitions import (
     FIRST_OWNER,
     article_table,
     batches_table,
+    key_table,
     owner_table,
     queues_table,
 )
 from claimjobs.table.job_state import StateByClaimRows
-from claimjobs.table.key_rows import KeyRows, key_table
+from claimjobs.table.key_rows import KeyRows
 from claimjobs.table.roles import ColumnRoles, roles_of
 from docs.sql_format import formatted
 
@@ -84,8 +84,8 @@ def built(family: str) -> dict[str, Any]:
         "unfinished": stored.lock_unfinished(roles, dialect),
         "cancel": stored.cancel(roles, dialect, now, "cancelled"),
         "not cancelled": stored.unfinished(roles, dialect),
-        "revive": dead.retry_dead(roles, dialect, now),
-        "drop": dead.drop_dead(roles, dialect),
+        "revive": stored.retry_dead(roles, dialect, now),
+        "drop": stored.delete(roles, dialect, (roles.state.is_("dead"),)),
         **_clean_up(roles, dialect),
         **{f"batch {name}": statement for name, statement in _per_batch(roles, dialect, now).items()},
         **{f"key {name}": statement for name, statement in _per_key(roles, dialect, selection).items()},
@@ -194,8 +194,8 @@ def _searches(roles: ColumnRoles, dialect: Dialect, selection: Selection) -> dic
 
 
 def _clean_up(roles: ColumnRoles, dialect: Dialect) -> dict[str, Any]:
-    old = purge.old(roles, "done", sa.bindparam("until", type_=Instant()))
-    return {"old": purge.purge_page(roles, dialect, old, None), "purge": purge.delete_old(roles, dialect, old)}
+    old, order = stored.old(roles, "done", sa.bindparam("until", type_=Instant())), stored.purge_order(roles)
+    return {"old": stored.page(roles, dialect, order, old, order=order), "purge": stored.delete(roles, dialect, old)}
 
 
 def _life(roles: ColumnRoles, dialect: Dialect) -> dict[str, Any]:

@@ -1,8 +1,10 @@
-"""Overview: what a queue is doing now, by statements that read at most so many rows; and how that went of late."""
+"""Backlog and Overview: what waits, and what a queue is doing now, by statements that read at most so many rows; and
+how that went of late.
+"""
 
 from __future__ import annotations
 
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
@@ -10,20 +12,23 @@ from typing import Any, Final
 
 import sqlalchemy as sa
 
-from claimjobs.admin.backlog import Backlog, read_backlog
-from claimjobs.admin.stats import OwnerStats, owners_of, read_pause
+from claimjobs.admin.pause import read_pause
+from claimjobs.admin.stats import OwnerStats, oldest_of, owners_of
 from claimjobs.admin.stored_jobs import StoredJob, StoredJobs
+from claimjobs.batch.claim_plan import ClaimPlans
 from claimjobs.database.clock import in_seconds
 from claimjobs.dialects import Key
 from claimjobs.instants import age
 from claimjobs.job import key_of
-from claimjobs.statements.count import Predicates
+from claimjobs.lease.registry import check_claims
+from claimjobs.statements import count, stored_jobs
 from claimjobs.statements.job_rows import job_rows
-from claimjobs.statements.key_rows import KeyStatements
 from claimjobs.table.backend import Backend
-from claimjobs.table.columns import DEAD
+from claimjobs.table.columns import CLAIMED, DEAD
 from claimjobs.table.roles import ColumnRoles
 
+LIMIT: Final = 10_000
+"""Up to how many jobs are counted in each state."""
 FAILED_SHOWN: Final = 10
 """So many dead jobs are read, and so many that failed and will be tried again."""
 KEYS_SHOWN: Final = 5
@@ -32,6 +37,30 @@ KEPT: Final = 240
 """Readings that a history keeps: eight minutes of one every 2 s."""
 COUNTED: Final = ("unclaimed", "claimed", "dead")
 """The states that are counted: done jobs are deleted, or are most of the table."""
+
+
+@dataclass(frozen=True)
+class Backlog:
+    """Jobs and owners of a queue. A number of jobs that is equal to `limit` means: so many or more.
+
+    Unclaimed jobs are those that meet the queue's predicate. Claimed and dead ones are all of the table, because a row
+    may not meet it any more.
+    """
+
+    limit: int
+    unclaimed: int
+    due: int
+    """Of the unclaimed jobs that were counted: those that may be claimed now."""
+    oldest: float | None
+    """Seconds for which the oldest of these has been due; None where none is, or no `run_at` tells."""
+    retrying: int
+    """Of the unclaimed jobs that were counted: those that failed before, or are suspects."""
+    claimed: int
+    dead: int
+    owners: dict[str, int]
+    """How many owners are `awake`, `asleep` and `dead`. Empty with `hold="transaction"`."""
+    paused: bool
+    """Whether the queue is paused."""
 
 
 @dataclass(frozen=True)
@@ -129,44 +158,93 @@ def outlook(seen: Overview, history: History) -> Iterator[str]:
         yield f"empty in {age(left)}"
 
 
-def read_overview(
-    connection: sa.Connection,
-    backend: Backend,
-    order: Sequence[sa.ColumnElement[Any]],
-    of_queue: Sequence[sa.ColumnElement[bool]],
-    *,
-    key_statements: KeyStatements | None,
-    now: sa.ColumnElement[Any],
-    limit: int,
-) -> Overview:
-    """What a queue is doing, without its failed jobs. `key_statements`: those of `per_key`, if there is one. The others
-    are as for `read_backlog`.
-    """
-    backlog = read_backlog(connection, backend, order, of_queue, now=now, limit=limit)
-    owners, _ = owners_of(connection, backend, job_rows(backend, now))
-    paused, reason = read_pause(connection, backend)
-    moment: datetime = connection.execute(sa.select(now)).scalar_one()
-    keys = () if key_statements is None else _read_keys(connection, key_statements, limit)
-    return Overview(backend.source.name, moment, backlog, owners, (), (), paused, reason, keys)
+class OverviewReader:
+    """Reads the backlog and the overview of a queue, each by some short statements."""
 
+    def __init__(self, backend: Backend, plans: ClaimPlans, now: sa.ColumnElement[Any], limit: int) -> None:
+        self._backend, self._plans, self._now, self._limit = backend, plans, now, limit
+        self._upper = {"claimjobs_limit": limit}
+        self._rows = rows = job_rows(backend, now)
+        of_queue = plans.selector.lasting
+        self._unclaimed = sa.and_(rows.unclaimed, *of_queue)
+        self._unclaimed_with_state, self._order_with_state = rows.unclaimed_among(of_queue), rows.order(plans.order)
 
-def with_failed_jobs(
-    seen: Overview,
-    jobs: StoredJobs,
-    roles: ColumnRoles,
-    order: Sequence[sa.ColumnElement[Any]],
-    *,
-    of_queue: Predicates,
-) -> Overview:
-    """The same with its failed jobs, if it has counted some. `of_queue`: the predicates of its jobs."""
-    backlog = seen.backlog
-    dead = jobs.last(DEAD, order, FAILED_SHOWN) if backlog.dead else ()
-    retrying = jobs.worst(of_queue, order, among=backlog.limit, most=FAILED_SHOWN) if backlog.retrying else ()
-    return replace(
-        seen,
-        dead=tuple(_failed_job(stored, roles) for stored in dead),
-        retrying=tuple(_failed_job(stored, roles, seen.now) for stored in retrying),
-    )
+    def backlog(
+        self, connection: sa.Connection, owners: Sequence[OwnerStats] | None = None, paused: bool | None = None
+    ) -> Backlog:
+        """The backlog; `owners` and `paused` are read if they are not given.
+
+        With a side-car a dead job whose row was deleted is not counted, but read. Raises ClaimsDiffer.
+        """
+        backend, rows, order, upper = self._backend, self._rows, self._plans.order, self._upper
+        check_claims(connection, backend, only_reads=True)
+        if owners is None:
+            owners, _ = owners_of(connection, backend)
+        if paused is None:
+            paused = read_pause(connection, backend)[0] is not None
+        ripe = rows.claimable(backend.source.ripe(self._now))
+        first = count.first_waiting(backend.source, self._unclaimed, order, self._now, ripe=ripe)
+        waiting = connection.execute(first, upper).one()
+        failed = sa.select(sa.func.count()).select_from(self._worst_failed().subquery())
+        lives = Counter(owner.life for owner in owners or ())
+        return Backlog(
+            limit=self._limit,
+            unclaimed=waiting.jobs,
+            due=waiting.due,
+            # If nothing is due, the first run_at is still to come.
+            oldest=oldest_of([waiting] if waiting.due else []),
+            retrying=int(connection.scalar(failed, upper) or 0) if backend.roles.failure_counts else 0,
+            claimed=min(self._limit, connection.scalar(rows.up_to(CLAIMED, order), upper)),
+            dead=connection.scalar(rows.up_to(DEAD, order), upper),
+            owners={} if owners is None else {"awake": lives[""], "asleep": lives["asleep"], "dead": lives["dead"]},
+            paused=paused,
+        )
+
+    def overview(self, connection: sa.Connection) -> Overview:
+        """What a queue is doing, without its failed jobs. Raises ClaimsDiffer."""
+        owners, _ = owners_of(connection, self._backend, self._rows)
+        paused, reason = read_pause(connection, self._backend)
+        backlog = self.backlog(connection, owners, paused is not None)
+        moment: datetime = connection.execute(sa.select(self._now)).scalar_one()
+        return Overview(
+            table=self._backend.source.name,
+            now=moment,
+            backlog=backlog,
+            owners=owners or (),
+            dead=(),
+            retrying=(),
+            paused=paused,
+            pause_reason=reason,
+            keys=self._keys(connection),
+        )
+
+    def _keys(self, connection: sa.Connection) -> tuple[KeyState, ...]:
+        """The keys that wait longest, and those that are held back among the next `limit` ones."""
+        statements = self._plans.key_statements
+        if statements is None:
+            return ()
+        due = connection.execute(statements.first_due(KEYS_SHOWN)).all()
+        rows = [*due, *connection.execute(statements.first_held_back(KEYS_SHOWN, self._limit))]
+        waiting = {key_of(key): (at - now).total_seconds() for *key, at, now in rows}
+        counted = connection.execute(statements.claimed, {"claimjobs_per_keys": list(waiting)}) if waiting else ()
+        jobs = {key_of(key): count for *key, count in counted}
+        return tuple(KeyState(key, jobs.get(key, 0), next_in) for key, next_in in waiting.items())
+
+    def with_failed_jobs(self, seen: Overview, jobs: StoredJobs) -> Overview:
+        """The same with its failed jobs, if it has counted some."""
+        roles = self._backend.roles
+        dead, retrying = [], []
+        if seen.backlog.dead:
+            last = stored_jobs.last_keys(roles, roles.state.is_(DEAD), self._order_with_state)
+            dead = [_failed_job(stored, roles) for stored in jobs.found_by(last, FAILED_SHOWN)]
+        if seen.backlog.retrying:
+            worst = jobs.found_by(self._worst_failed(FAILED_SHOWN), self._limit)
+            retrying = [_failed_job(stored, roles, seen.now) for stored in worst]
+        return replace(seen, dead=tuple(dead), retrying=tuple(retrying))
+
+    def _worst_failed(self, most: int | None = None) -> sa.Select[Any]:
+        roles = self._backend.roles
+        return stored_jobs.worst_failed(roles, self._unclaimed_with_state, self._order_with_state, most)
 
 
 def _failed_job(stored: StoredJob, roles: ColumnRoles, now: datetime | None = None) -> FailedJob:
@@ -176,16 +254,6 @@ def _failed_job(stored: StoredJob, roles: ColumnRoles, now: datetime | None = No
     next_in = None if now is None or again is None else in_seconds(again) - in_seconds(now)
     error = str(roles.value_of("last_error", record, ""))
     return FailedJob(stored.key, roles.value_of("attempts", record), error, next_in)
-
-
-def _read_keys(connection: sa.Connection, statements: KeyStatements, limit: int) -> tuple[KeyState, ...]:
-    """The keys that wait longest, and those that are held back among the next `limit` ones."""
-    due = connection.execute(statements.first_due(KEYS_SHOWN)).all()
-    rows = [*due, *connection.execute(statements.first_held_back(KEYS_SHOWN, limit))]
-    waiting = {key_of(key): (at - now).total_seconds() for *key, at, now in rows}
-    counted = connection.execute(statements.claimed, {"claimjobs_per_keys": list(waiting)}) if waiting else ()
-    jobs = {key_of(key): count for *key, count in counted}
-    return tuple(KeyState(key, jobs.get(key, 0), next_in) for key, next_in in waiting.items())
 
 
 class History:

@@ -7,40 +7,50 @@ from typing import Final
 
 import sqlalchemy as sa
 
+from claimjobs.database.clock import age_at
 from claimjobs.database.connect import connected
 from claimjobs.database.connection import Connector
+from claimjobs.database.transactions import savepoint
 from claimjobs.enqueue.notifier import A_BATCH, Notifier
 from claimjobs.statements import pause as statements
-from claimjobs.table.backend import Backend, check_queues
+from claimjobs.table.backend import Backend, check_shared
 
 EVERYBODY: Final = 10_000 * A_BATCH
 """So many rows wake every idle owner."""
 
 
-class PauseSwitch:
-    """Pauses and resumes the queue of one table. Raises TableMissing if there is no table of queues."""
+def pause(engine: sa.Engine, connector: Connector, backend: Backend, reason: str | None) -> None:
+    """Write that the queue is paused. Raises TableMissing if there is no table of queues."""
+    with connected(engine) as connection:
+        check_shared(connection, backend, backend.queues)
+    queue = backend.queues, backend.roles.recorded_as
+    update = statements.update(*queue, reason)
+    try:
+        for attempt in connector.attempts():
+            with attempt as connection:
+                if not connection.execute(update).rowcount:
+                    connection.execute(statements.insert(*queue, reason))
+    except sa.exc.IntegrityError:  # another session has inserted the row just now
+        connector.write(update)
 
-    def __init__(self, engine: sa.Engine, connector: Connector, backend: Backend) -> None:
-        self._engine = engine
-        self._connector = connector
-        self._queue = backend.queues, backend.roles.claims
-        with connected(engine) as connection:
-            check_queues(connection, backend)
 
-    def pause(self, reason: str | None) -> None:
-        """Write that the queue is paused."""
-        try:
-            self._connector.transaction(lambda connection: self._write(connection, reason))
-        except sa.exc.IntegrityError:  # another session has inserted the row just now
-            self._connector.transaction(lambda connection: self._write(connection, reason))
+def resume(engine: sa.Engine, connector: Connector, backend: Backend, notifier: Notifier) -> bool:
+    """Write that the queue is not paused, and wake its consumers; return whether it was paused. Raises TableMissing."""
+    with connected(engine) as connection:
+        check_shared(connection, backend, backend.queues)
+    was_paused = connector.write(statements.delete(backend.queues, backend.roles.recorded_as)) > 0
+    with connected(engine) as connection, contextlib.suppress(sa.exc.SQLAlchemyError), connection.begin():
+        notifier.wake(connection, EVERYBODY)
+    return was_paused
 
-    def _write(self, connection: sa.Connection, reason: str | None) -> None:
-        if not connection.execute(statements.update(*self._queue, reason)).rowcount:
-            connection.execute(statements.insert(*self._queue, reason))
 
-    def resume(self, notifier: Notifier) -> bool:
-        """Write that the queue is not paused, and wake its consumers; return whether it was paused."""
-        was_paused = self._connector.write(statements.delete(*self._queue)) > 0
-        with connected(self._engine) as connection, contextlib.suppress(sa.exc.SQLAlchemyError), connection.begin():
-            notifier.wake(connection, EVERYBODY)
-        return was_paused
+def read_pause(connection: sa.Connection, backend: Backend) -> tuple[float | None, str | None]:
+    """For how many seconds the queue has been paused, and why. A transaction as a hold needs no table of queues."""
+    try:
+        with savepoint(connection):
+            row = connection.execute(statements.read(backend.queues, backend.roles.recorded_as)).first()
+    except sa.exc.DBAPIError:
+        if backend.by_lease:
+            raise
+        return None, None
+    return (None, None) if row is None else (age_at(row.now, row.paused), row.reason)

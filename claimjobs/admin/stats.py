@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
 from typing import Any
 
 import sqlalchemy as sa
 
-from claimjobs.database.transactions import savepoint
-from claimjobs.lease.registry import OwnerState, check_claims, dead_among, read_owners
-from claimjobs.statements import count, pause
+from claimjobs.admin.pause import read_pause
+from claimjobs.database.clock import age_at, in_seconds
+from claimjobs.lease.registry import check_claims, dead_among, read_owners
+from claimjobs.statements import count
 from claimjobs.statements.job_rows import JobRows, job_rows
 from claimjobs.table.backend import Backend
 from claimjobs.table.columns import CLAIMED, DEAD, DONE, STATES, UNCLAIMED
@@ -108,8 +108,7 @@ def read_retries(
     if roles.run_at is None:
         return Retries(0, None)
     row = connection.execute(count.retries(roles, now, *where)).one()
-    seconds = None if row.next is None else max(0.0, (_aware(row.next) - _aware(row.now)).total_seconds())
-    return Retries(row.jobs, seconds, row.due)
+    return Retries(row.jobs, None if row.next is None else age_at(row.next, row.now), row.due)
 
 
 def read_stats(
@@ -122,101 +121,71 @@ def read_stats(
 
     Raises ClaimsDiffer if it would not see the claims.
     """
-    rows = job_rows(backend, now)
-    known, others = _sorted(row for counts in rows.counts(of_queue) for row in connection.execute(counts))
+    rows, roles = job_rows(backend, now), backend.roles
+    known: defaultdict[str, list[Any]] = defaultdict(list)
+    others: Counter[Any] = Counter()
+    for counts in rows.counts(of_queue):
+        for row in connection.execute(counts):
+            if row.claimjobs_state is not None:
+                known[row.claimjobs_state].append(row)
+            elif row.jobs:  # a table without columns for a state has one group, which may be empty
+                others[row[0]] += row.jobs
     check_claims(connection, backend, only_reads=True)
+
     jobs = {state: sum(row.jobs for row in known[state]) for state in STATES}
-    owners, held = owners_of(connection, backend, rows)
-    paused, reason = read_pause(connection, backend)
     mine = sum(row.mine for row in known[UNCLAIMED])
+    owners, held = owners_of(connection, backend, rows)
+    asks_ownerless = jobs[CLAIMED] and roles.owner_id is not None
+    paused, reason = read_pause(connection, backend)
     return Stats(
         unclaimed=mine,
         claimed=jobs[CLAIMED],
         done=jobs[DONE],
         dead=jobs[DEAD],
-        oldest=_oldest(known[UNCLAIMED]),
+        oldest=oldest_of(known[UNCLAIMED]),
         due=sum(row.due for row in known[UNCLAIMED]),
-        owners=owners,
+        owners=owners or (),
         strangers={owner: jobs for owner, jobs in held.items() if owner < FIRST_OWNER},
         others=dict(others.most_common()),
         not_in_queue=jobs[UNCLAIMED] - mine,
-        ownerless=_ownerless(connection, backend) if jobs[CLAIMED] else 0,
+        ownerless=int(connection.execute(count.ownerless(roles)).scalar_one()) if asks_ownerless else 0,
         paused=paused,
         pause_reason=reason,
     )
 
 
-def read_pause(connection: sa.Connection, backend: Backend) -> tuple[float | None, str | None]:
-    """For how many seconds the queue has been paused, and why. A transaction as a hold needs no table of queues."""
-    try:
-        with savepoint(connection):
-            row = connection.execute(pause.read(backend.queues, backend.roles.claims)).first()
-    except sa.exc.DBAPIError:
-        if backend.by_lease:
-            raise
-        return None, None
-    return (None, None) if row is None else (_since(row.paused, row.now), row.reason)
-
-
-def _sorted(rows: Iterable[Any]) -> tuple[defaultdict[str, list[Any]], Counter[Any]]:
-    """The number of rows in each state, and the number of rows with each value that means no state."""
-    known: defaultdict[str, list[Any]] = defaultdict(list)
-    others: Counter[Any] = Counter()
-    for row in rows:
-        if row.claimjobs_state is not None:
-            known[row.claimjobs_state].append(row)
-        elif row.jobs:  # a table without columns for a state has one group, which may be empty
-            others[row[0]] += row.jobs
-    return known, others
-
-
-def _oldest(rows: Sequence[Any]) -> float | None:
-    """How long the first run_at that has come is past."""
-    ages = [(_aware(row.now) - _aware(row.oldest)).total_seconds() for row in rows if row.oldest is not None]
+def oldest_of(rows: Iterable[Any]) -> float | None:
+    """How long the first run_at (`oldest`) of these rows that has come is past."""
+    ages = (in_seconds(row.now) - in_seconds(row.oldest) for row in rows if row.oldest is not None)
     return max((seconds for seconds in ages if seconds >= 0), default=None)
 
 
 def owners_of(
-    connection: sa.Connection, backend: Backend, jobs: JobRows
-) -> tuple[tuple[OwnerStats, ...], Mapping[int, int]]:
-    """The owners of a queue, and how many jobs each owner holds, also one of another program. An open transaction has
-    no owner.
+    connection: sa.Connection, backend: Backend, jobs: JobRows | None = None
+) -> tuple[tuple[OwnerStats, ...] | None, Mapping[int, int]]:
+    """The owners of a queue (None: open transactions have no owners), and how many of these jobs each owner holds, also
+    one of another program. Without `jobs` they are not counted.
     """
     if not backend.by_lease:
-        return (), {}
-    held = {row.owner_id: row.jobs for row in connection.execute(jobs.by_owner) if row.owner_id is not None}
+        return None, {}
+    counts = () if jobs is None else connection.execute(jobs.by_owner)
+    held = {row.owner_id: row.jobs for row in counts if row.owner_id is not None}
     owners = read_owners(connection, backend)
     dead = dead_among(owners, connection, backend)
-    return tuple(_owner(seen, held.get(seen.id, 0), dead=seen in dead) for seen in owners), held
-
-
-def _ownerless(connection: sa.Connection, backend: Backend) -> int:
-    if backend.roles.owner_id is None:
-        return 0
-    return int(connection.execute(count.ownerless(backend.roles)).scalar_one())
-
-
-def _owner(seen: OwnerState, jobs: int, *, dead: bool) -> OwnerStats:
-    lock = "none" if seen.server_since is None else "free" if seen.holder is None else "held"
-    return OwnerStats(
-        id=seen.id,
-        host=seen.host,
-        pid=seen.pid,
-        age=_since(seen.started, seen.now),
-        silence=_since(seen.beat, seen.now),
-        lease=seen.lease,
-        lock=lock,
-        dead=dead,
-        asleep=None if seen.asleep is None else _since(seen.asleep, seen.now),
-        jobs=jobs,
-        unclaimable=seen.unclaimable or 0,
+    found = tuple(
+        OwnerStats(
+            id=seen.id,
+            host=seen.host,
+            pid=seen.pid,
+            age=age_at(seen.now, seen.started),
+            silence=age_at(seen.now, seen.beat),
+            lease=seen.lease,
+            lock="none" if seen.server_since is None else "free" if seen.holder is None else "held",
+            dead=seen in dead,
+            asleep=None if seen.asleep is None else age_at(seen.now, seen.asleep),
+            jobs=held.get(seen.id, 0),
+            unclaimable=seen.unclaimable or 0,
+        )
+        for seen in owners
     )
-
-
-def _since(instant: datetime, now: datetime) -> float:
-    """Seconds; 0 for what was written after the transaction that reads it had begun: on Postgres that is its `now`."""
-    return max(0.0, (_aware(now) - _aware(instant)).total_seconds())
-
-
-def _aware(instant: datetime) -> datetime:
-    return instant if instant.tzinfo else instant.replace(tzinfo=UTC)
+    return found, held

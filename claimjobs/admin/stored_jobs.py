@@ -1,13 +1,14 @@
-"""Jobs as they are stored, in any state: list, show, count and cancel them; retry or drop dead ones."""
+"""Jobs as they are stored, in any state: list, show, count and cancel them; retry or drop dead ones, purge old ones."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
+from datetime import timedelta
 from itertools import islice
 from math import inf
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, Literal, NamedTuple, get_args
 
 import sqlalchemy as sa
 
@@ -21,14 +22,16 @@ from claimjobs.errors import BadArgument, RowsRefused
 from claimjobs.job import Job, key_of
 from claimjobs.settle.outcome_table import keys_for
 from claimjobs.settle.refusals import WriteInHalves
-from claimjobs.statements import dead_jobs, side_car
 from claimjobs.statements import stored_jobs as statements
 from claimjobs.statements.job_rows import job_rows
 from claimjobs.statements.lock import lock_those
 from claimjobs.table.backend import Backend
 from claimjobs.table.columns import DEAD, STATES
+from claimjobs.table.job_state import Column
 from claimjobs.table.predicates import Predicate, Where, predicates_of
 
+Kept = Literal["done", "dead"]
+"""The states in which a row stays until it is purged."""
 AT_ONCE: Final = 1_000
 """Jobs of one statement and one transaction: no lock is held for long, and an error undoes no earlier chunk."""
 CANCELLED: Final = "cancelled"
@@ -96,43 +99,41 @@ class StoredJobs:
         """The jobs in this state (None: in any), at most `limit`, in the order of their keys; read page by page in
         short transactions. Raises BadArgument.
         """
-        chosen = self._chosen(where, state)
-        read = RowReader(self._source, self._dialect)
+        chosen, read = self._chosen(where, state), RowReader(self._source, self._dialect)
+        columns = [*read.columns, self._job_rows.state.label(STATE)]
+        left, after = inf if limit is None else limit, None
         with self._connect() as connector:
-            for rows, jobs in self._pages(connector, read, chosen, limit):
+            while (size := int(min(left, AT_ONCE))) > 0:
+                page = statements.page(self._source, self._dialect, columns, chosen, after=after)
+                rows, jobs = self._read(connector, read, page, claimjobs_limit=size)
                 yield from self._stored(connector, rows, jobs)
+                if len(jobs) < size:
+                    return
+                left -= size
+                last = jobs[-1].key
+                after = last if isinstance(last, tuple) else (last,)
 
     def show(self, keys: Iterable[Key]) -> tuple[StoredJob, ...]:
         """The jobs with these keys, in the order of their keys."""
         read = RowReader(self._source, self._dialect)
-        statement = statements.chosen(self._source, self._dialect, self._columns(read), ())
+        columns = [*read.columns, self._job_rows.state.label(STATE)]
+        statement = statements.chosen(self._source, self._dialect, columns, ())
         with self._connect() as connector:
             chunks = [self._read(connector, read, statement, claimjobs_keys=some) for some in self._chunks(keys)]
             return tuple(stored for rows, jobs in chunks for stored in self._stored(connector, rows, jobs))
 
-    def last(self, state: str, order: Sequence[sa.ColumnElement[Any]], limit: int) -> tuple[StoredJob, ...]:
-        """The last jobs in a state, by the queue's order, which the claim index has: the last one first. Where no row
-        can be in this state there are none.
-        """
-        if state not in self._roles.state.can:
-            return ()
-        rows = statements.last_keys(self._roles, self._roles.state.is_(state), self._job_rows.order(order))
-        return self._found_by(rows, limit)
-
-    def worst(
-        self, of_queue: Sequence[Predicate], order: Sequence[sa.ColumnElement[Any]], *, among: int, most: int
-    ) -> tuple[StoredJob, ...]:
-        """At most so many of the first `among` unclaimed jobs, by the queue's order: those that have failed, or are
-        suspects, those with the most failures first. `of_queue`: over columns of the user's table.
-        """
-        unclaimed, by_state = self._job_rows.unclaimed_among(of_queue), self._job_rows.order(order)
-        return self._found_by(statements.worst_failed(self._roles, unclaimed, by_state, most), among)
+    def found_by(self, statement: sa.Select[Any], limit: int) -> tuple[StoredJob, ...]:
+        """The jobs whose keys this statement finds, in its order. `limit` is its parameter."""
+        with self._connect() as connector:
+            keys = [key_of(row) for row in connector.rows(statement, {"claimjobs_limit": limit})]
+        found = {stored.key: stored for stored in self.show(keys)}
+        return tuple(found[key] for key in keys if key in found)
 
     def count(self, where: Where = None, *, state: str | None = None, most: int | None = None) -> int:
         """How many jobs are in this state (None: in any); `most`: count no further. Raises BadArgument."""
         statement = statements.count(self._source, self._chosen(where, state), most)
         with self._connect() as connector, predicate_errors(self._dialect):
-            return int(connector.rows(statement, {})[0][0])
+            return int(connector.scalar(statement))
 
     # --- writing ---------------------------------------------------------------------------------------
 
@@ -142,7 +143,7 @@ class StoredJobs:
         Each is retried once, even if it dies again meanwhile. The last error stays until the next one. Raises
         RowsRefused for those that the database refuses, when all others are written; so does `drop`.
         """
-        retry = dead_jobs.retry_dead(self._roles, self._dialect, self._now)
+        retry = statements.retry_dead(self._roles, self._dialect, self._now)
         return self._write_dead(retry, keys, where, limit, what="retrying a dead job")
 
     def drop(self, keys: Iterable[Key] | None = None, *, where: Where = None, limit: int | None = None) -> int:
@@ -167,14 +168,22 @@ class StoredJobs:
             raise RowsRefused(self._roles.name, "cancelling a job", refused, len(cancelled))
         return cancelled
 
-    # --- inside: reading -------------------------------------------------------------------------------
-
-    def _found_by(self, rows: sa.Select[Any], limit: int) -> tuple[StoredJob, ...]:
-        """The jobs whose keys this statement finds, in its order."""
+    def purge(self, age: timedelta, *, status: Kept, where: Where, dry_run: bool) -> int:
+        """As `Queue.purge`, for a table without a side-car."""
+        if status not in get_args(Kept):
+            raise ValueError(f"jobs that are {status!r} are not purged: give 'done' or 'dead'")
+        roles, dialect = self._roles, self._dialect
         with self._connect() as connector:
-            keys = [key_of(row) for row in connector.rows(rows, {"claimjobs_limit": limit})]
-        found = {stored.key: stored for stored in self.show(keys)}
-        return tuple(found[key] for key in keys if key in found)
+            old = statements.old(roles, status, connector.scalar(sa.select(self._now)) - age)
+            narrower = predicates_of(where, roles, dialect.lexis)
+            if dry_run:
+                with predicate_errors(dialect):
+                    return int(connector.scalar(statements.count(roles, (*old, *narrower))))
+            chunks = self._key_pages(connector, (*old, *narrower), statements.purge_order(roles))
+            what = f"deleting a job that is {status}"
+            return self._write(connector, statements.delete(roles, dialect, old), narrower, chunks, what=what)
+
+    # --- inside: reading -------------------------------------------------------------------------------
 
     def _chosen(self, where: Where, state: str | None) -> Sequence[Predicate]:
         narrower = predicates_of(where, self._source, self._dialect.lexis)
@@ -185,27 +194,24 @@ class StoredJobs:
         self._roles.need_state(state, f"finding jobs that are {state}")
         return (self._job_rows.in_state(state, *narrower),)
 
-    def _columns(self, read: RowReader) -> Sequence[Any]:
-        return [*read.columns, self._job_rows.state.label(STATE)]
-
-    def _pages(
-        self, connector: Connector, read: RowReader, chosen: Sequence[Predicate], limit: int | None
-    ) -> Iterator[tuple[Sequence[Any], Sequence[Job]]]:
-        """Rows and jobs, page by page. Each page begins after the last key of the one before."""
+    def _key_pages(
+        self, connector: Connector, chosen: Sequence[Predicate], order: Sequence[Column], limit: int | None = None
+    ) -> Iterator[Sequence[Key]]:
+        """The keys of the rows that meet these predicates, page by page in this order."""
         left, after = inf if limit is None else limit, None
         while (size := int(min(left, AT_ONCE))) > 0:
-            page = statements.page(self._source, self._dialect, self._columns(read), chosen, after=after)
-            rows, jobs = self._read(connector, read, page, claimjobs_limit=size)
-            if jobs:
-                yield rows, jobs
-            if len(jobs) < size:
+            page = statements.page(self._source, self._dialect, order, chosen, after=after, order=order)
+            with predicate_errors(self._dialect):
+                found = connector.rows(page, {"claimjobs_limit": size})
+            yield [self._source.key_in(row._mapping) for row in found]
+            if len(found) < size:
                 return
             left -= size
-            after = jobs[-1].key
+            after = tuple(found[-1])
 
     def _stored(self, connector: Connector, rows: Sequence[Any], jobs: Sequence[Job]) -> Iterable[StoredJob]:
         records: Mapping[Key, Job] = {job.key: job for job in jobs}
-        if self._backend.user_table is not None:
+        if self._roles is not self._source:
             read = RowReader(self._roles, self._dialect)
             entries = statements.chosen(self._roles, self._dialect, read.columns, ())
             records = {job.key: job for job in self._read(connector, read, entries, claimjobs_keys=[*records])[1]}
@@ -224,8 +230,7 @@ class StoredJobs:
 
     def _chunks(self, keys: Iterable[Key], limit: int | None = None) -> Iterator[Sequence[Key]]:
         """These keys, once each, as many at a time as are written at once. Raises BadArgument at once."""
-        columns = [column.name for column in self._roles.key]
-        found = list(keys)
+        columns, found = self._roles.key_names, list(keys)
         for key in found:
             values = len(key) if isinstance(key, tuple) else 1
             if values != len(columns) or isinstance(key, Mapping | list):
@@ -250,58 +255,61 @@ class StoredJobs:
     def _write_dead(
         self, statement: Any, keys: Iterable[Key] | None, where: Where, limit: int | None, *, what: str
     ) -> int:
+        """Write these dead jobs, or those that match `where`."""
         self._roles.need_state(DEAD, what)
         narrower = self._job_rows.meeting(predicates_of(where, self._source, self._dialect.lexis))
+        with self._connect() as connector:
+            if keys is None:
+                chunks = self._key_pages(connector, self._chosen(where, DEAD), self._source.key, limit)
+            else:
+                chunks = self._chunks(keys, limit)
+            return self._write(connector, statement, narrower, chunks, what=what)
+
+    def _write(
+        self,
+        connector: Connector,
+        statement: Any,
+        narrower: Sequence[Predicate],
+        chunks: Iterable[Sequence[Key]],
+        *,
+        what: str,
+    ) -> int:
+        """Write the jobs with these keys that still meet the predicates, each part in a transaction; return how many.
+
+        Raises RowsRefused when all others are written.
+        """
         lock = lock_those(self._roles, self._dialect, narrower) if narrower else None
         refused: dict[Key, str] = {}
         written = 0
-        with self._connect() as connector:
-            chunks = self._dead(connector, where, limit) if keys is None else self._chunks(keys, limit)
-            for parts, some in self._halves(chunks, refused):
-                with parts.writing(some), predicate_errors(self._dialect):
-                    written += write_keys(connector, statement, lock, some)
+        for parts, some in self._halves(chunks, refused):
+            with parts.writing(some), predicate_errors(self._dialect):
+                for attempt in connector.attempts():
+                    with attempt as connection:
+                        still = some if lock is None else keys_for(connection, lock, some)
+                        count = connection.execute(statement, {"claimjobs_keys": still}).rowcount if still else 0
+                written += count
         if refused:
             raise RowsRefused(self._roles.name, what, refused, written)
         return written
 
-    def _dead(self, connector: Connector, where: Where, limit: int | None) -> Iterator[Sequence[Key]]:
-        """The keys of the dead jobs, page by page."""
-        others = [column.name for column in self._source.table.columns if column not in self._source.key]
-        only_keys = RowReader(self._source, self._dialect, known=others)
-        for _, jobs in self._pages(connector, only_keys, self._chosen(where, DEAD), limit):
-            yield [job.key for job in jobs]
-
     def _cancel_all(self, connector: Connector, keys: Sequence[Key], text: str) -> set[Key]:
         """Cancel these, and wait for a moment for those that a claim or a settle has locked."""
+        roles, dialect, note = self._roles, self._dialect, self._job_rows.note()
+        unfinished, lock = statements.unfinished(roles, dialect), statements.lock_unfinished(roles, dialect)
+        cancel = statements.cancel(roles, dialect, self._now, text)
         deadline, cancelled, left = time.monotonic() + PATIENCE, set[Key](), list(keys)
-        unfinished = statements.unfinished(self._roles, self._dialect)
         while True:
             for attempt in connector.attempts():
                 with attempt as connection:
-                    written = self._cancel(connection, left, text)
-                    left = [key for key in keys_for(connection, unfinished, left) if key not in written]
-            cancelled |= written
+                    record_of(self._backend).take_from_all(connection, left)  # first, as a settle does
+                    if note is not None:
+                        connection.execute(note, {"claimjobs_keys": left})
+                    written = keys_for(connection, lock, left)
+                    if written:
+                        connection.execute(cancel, {"claimjobs_keys": written})
+                    others = [key for key in keys_for(connection, unfinished, left) if key not in set(written)]
+            cancelled.update(written)
+            left = others
             if not left or time.monotonic() >= deadline:
                 return cancelled
             time.sleep(AGAIN)
-
-    def _cancel(self, connection: sa.Connection, keys: Sequence[Key], text: str) -> set[Key]:
-        roles, dialect = self._roles, self._dialect
-        record_of(self._backend).take_from_all(connection, keys)  # first, as a settle does
-        if self._backend.user_table is not None:
-            pair = side_car.SideCarJoin(self._source, roles, dialect, self._now)
-            connection.execute(side_car.note(pair), {"claimjobs_keys": keys})
-        locked = keys_for(connection, statements.lock_unfinished(roles, dialect), keys)
-        if locked:
-            connection.execute(statements.cancel(roles, dialect, self._now, text), {"claimjobs_keys": locked})
-        return set(locked)
-
-
-def write_keys(connector: Connector, statement: Any, lock: Any, keys: Sequence[Key]) -> int:
-    """Write the jobs with these keys in one transaction; return how many. `lock` finds those that are still chosen."""
-    written = 0
-    for attempt in connector.attempts():
-        with attempt as connection:
-            still = keys if lock is None else keys_for(connection, lock, keys)
-            written = connection.execute(statement, {"claimjobs_keys": still}).rowcount if still else 0
-    return written

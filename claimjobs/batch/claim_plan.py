@@ -30,7 +30,7 @@ from claimjobs.statements.job_rows import job_rows
 from claimjobs.statements.key_rows import KeyStatements
 from claimjobs.statements.owners import work
 from claimjobs.table.backend import Backend
-from claimjobs.table.claim_index import missing_index, sweep_order
+from claimjobs.table.claim_index import indexes_of, missing_index, sweep_order
 from claimjobs.table.predicates import OrderBy, Where
 
 KEYED_SLEEP: Final = 60.0
@@ -167,7 +167,7 @@ class ClaimPlans:
             return
         order = (*backend.key_rows.of_jobs, *selection.order)
         with connected(self._engine) as connection:
-            lack = missing_index(connection, backend.source, order)
+            lack = missing_index(connection, backend.source, order, indexes_of(connection, backend.source.table))
         if lack is not None:
             raise KeyUnfit(
                 f"table {backend.source.name!r} has no index that finds the jobs of one key of per_key in their order: "

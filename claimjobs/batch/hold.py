@@ -65,7 +65,7 @@ class Hold(ABC):
         self._forgotten = 0.0
         """When the plans of claims were forgotten last, by this machine's clock."""
         self._process = os.getpid()
-        self._read_pause = pause.read(backend.queues, backend.roles.claims)
+        self._read_pause = pause.read(backend.queues, backend.roles.recorded_as)
 
     @property
     @abstractmethod

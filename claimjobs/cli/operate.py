@@ -8,7 +8,7 @@ from typing import Final
 
 import click
 
-from claimjobs.admin.purge import Kept
+from claimjobs.admin.stored_jobs import Kept
 from claimjobs.cli.console import command, data, log_as_messages, number, say, show
 from claimjobs.cli.options import AT_LEAST_1, Duration
 from claimjobs.cli.queue_options import Target, queue_options, retry_options

@@ -11,7 +11,7 @@ from typing import Any, Final
 
 import click
 
-from claimjobs.admin.backlog import LIMIT
+from claimjobs.admin.overview import LIMIT
 from claimjobs.admin.stats import OwnerStats, Stats
 from claimjobs.cli import exits
 from claimjobs.cli.console import command, completed, data, log_as_messages, number, say, show, wrapped
@@ -84,7 +84,8 @@ def status(context: click.Context, /, target: Target, as_json: bool, check: bool
         raise click.UsageError("--min-owners: with --hold transaction there are no owners")
     with target.queue() as queue:
         name, stats = queue.table.fullname, queue.stats()
-        retrying = queue.backlog().retrying
+        retries = queue.retries()
+        retrying = retries.jobs + retries.due
         lines = [*_lines_of(stats, queue.roles.state.values, where), *_failing(retrying), *_notes(queue)]
     exceeded = list(_exceeded(stats, **limits))
     if as_json:
@@ -169,8 +170,7 @@ def _lines_of(stats: Stats, words: Mapping[str, Any], where: str | None) -> Iter
 
 def _failing(retrying: int) -> Iterator[str]:
     if retrying:
-        more = " or more" if retrying == LIMIT else ""
-        yield f"{retrying:,}{more} failed and will be tried again: {command('watch')} shows their errors"
+        yield f"{retrying:,} failed and will be tried again: {command('watch')} shows their errors"
 
 
 def _paused(stats: Stats) -> Iterator[str]:

@@ -20,10 +20,10 @@ from claimjobs.queue.queue import Queue
 from claimjobs.settings import Settings
 from claimjobs.table import create as setup
 from claimjobs.table.acceptance import check_no_own
+from claimjobs.table.create import key_tables, side_car_tables
 from claimjobs.table.ddl import ddl, drop_statement, has_wake_trigger, make_statement, trigger_of
 from claimjobs.table.definitions import SCHEMA
 from claimjobs.table.reflection import resolve
-from claimjobs.table.tables_beside import key_tables, side_car_tables
 
 DDL_WITHOUT_URL: Final = "postgresql://"
 """What the embedded database understands."""
@@ -127,9 +127,10 @@ def _add(queue: Queue, add: list[str], *, yes: bool, sql: bool) -> None:
 def _set_up(queue: Queue, trigger: Trigger, recreate: bool, *, yes: bool) -> None:
     engine, settings = queue.engine, queue.settings
     if trigger != "drop":
-        if recreate and (plan := setup.drop_plan(engine, settings.table)) and not yes:
-            at_work = f"; {number(plan.owners, 'owner')} at work on it" if plan.owners else ""
-            ask(f"Drop table {plan.table} with {number(plan.rows, 'row')} in {shown(engine.url)}{at_work}?")
+        if recreate and (stake := setup.at_stake(engine, settings.table)) and not yes:
+            rows, owners = stake
+            at_work = f"; {number(owners, 'owner')} at work on it" if owners else ""
+            ask(f"Drop table {_jobs(queue).fullname} with {number(rows, 'row')} in {shown(engine.url)}{at_work}?")
         _check_what_is_there(queue)
         _tell(setup.make(engine, _tables(queue, mapped=True), recreate=recreate))
         if key_rows := _key_rows(queue):
@@ -265,5 +266,5 @@ def upgrade_tables(
             if not yes:
                 need_yes("this alters tables")
                 ask(f"Upgrade {number(len(found), 'table')} in {shown(engine.url)}?")
-            for table in upgrade(engine, only):
+            for table in upgrade(engine, found):
                 show(f"{table.table.fullname}: schema {table.version} to {SCHEMA}")

@@ -119,7 +119,7 @@ class Replica(Locking):
         """The first owner that this process registered for the table and that lives, and the database's time."""
         owners = backend.owners
         columns = (owners.c.id, owners.c.started, owners.c.beat, owners.c.lease, database_now().label("now"))
-        here = sa.and_(owners.c.claims == backend.roles.claims, of_process(owners), owners.c.died.is_(None))
+        here = sa.and_(owners.c.claims == backend.roles.recorded_as, of_process(owners), owners.c.died.is_(None))
         first = sa.select(*columns).where(here).order_by(owners.c.id).limit(1)
         return primary.execute(first, this_process()).one_or_none()
 

@@ -60,6 +60,13 @@ def in_seconds(moment: datetime) -> float:
     return (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp()
 
 
+def age_at(now: datetime, instant: datetime) -> float:
+    """Seconds from an instant until `now`; 0 for what was written after the transaction that reads it had begun: on
+    Postgres that is its `now`.
+    """
+    return max(0.0, in_seconds(now) - in_seconds(instant))
+
+
 @contextmanager
 def in_utc(connection: sa.Connection, dialect: Dialect, *, depends: bool) -> Iterator[None]:
     """A block of our statements in a session that is not ours: its time zone is UTC in the block, and then as before.

@@ -39,7 +39,7 @@ class Notifier:
         self._dialect = backend.dialect
         jobs = table_name(engine, backend.source.table)
         self._choose = wake(backend.owners, backend.dialect, jobs)
-        self._claims = backend.roles.claims
+        self._claims = backend.roles.recorded_as
         can = session_locks or not backend.dialect.interrupts
         self._may: bool | None = None if can and backend.refusal is None else False
         """Whether this user may read and wake owners; None: not tried yet."""

@@ -15,11 +15,11 @@ from claimjobs.dialects import dialect_named_by
 from claimjobs.statements import samples
 from claimjobs.table.acceptance import check_no_own, check_table, integer_range
 from claimjobs.table.columns import Columns
+from claimjobs.table.create import side_car_tables
 from claimjobs.table.ddl import add_value
 from claimjobs.table.definitions import LAST_OWNER, shared_tables
 from claimjobs.table.predicates import Whole
 from claimjobs.table.reflection import columns_in_database, resolve
-from claimjobs.table.tables_beside import side_car_tables
 
 KINDS: Final = ("rows", "batches", "transaction", "side-car")
 NOBODYS: Final = object()

@@ -12,7 +12,7 @@ from claimjobs.dialects import dialect_named_by
 from claimjobs.errors import ColumnMissing, OwnersOutdated, UnfitTable
 from claimjobs.settings import Settings
 from claimjobs.table.acceptance import check_no_own, check_table
-from claimjobs.table.claim_index import indexes_of, missing_among, missing_index
+from claimjobs.table.claim_index import indexes_of, missing_index
 from claimjobs.table.columns import DEAD, STATES, UNCLAIMED, Columns
 from claimjobs.table.create import tables_for
 from claimjobs.table.ddl import add_column, add_value
@@ -86,7 +86,8 @@ def advice(engine: sa.Engine, settings: Settings, roles: ColumnRoles) -> list[st
             statement = add_column(engine, roles.table, column_for(role, roles.table, given))
             lines.append(f"without the column {given.names[role]} {effect}: {statement}")
     with connected(engine) as connection:
-        if (lack := missing_index(connection, roles, _order(engine, settings, roles))) is not None:
+        found = indexes_of(connection, roles.table)
+        if (lack := missing_index(connection, roles, _order(engine, settings, roles), found)) is not None:
             lines.append(f"{lack.effect}: {lack.ddl}")
     return lines
 
@@ -106,7 +107,7 @@ def additions(engine: sa.Engine, settings: Settings, wanted: Iterable[str]) -> l
         for column in new:
             there.append_column(column)
         roles = roles_of(there, given)
-        if (lack := missing_among(found, roles, _order(engine, settings, roles), engine)) is not None:
+        if (lack := missing_index(engine, roles, _order(engine, settings, roles), found)) is not None:
             statements += lack.statements
     return statements
 

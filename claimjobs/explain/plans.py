@@ -18,8 +18,9 @@ from claimjobs.job import key_of
 from claimjobs.options import Liveness
 from claimjobs.settle.settler import Settler
 from claimjobs.statements import samples
+from claimjobs.statements.stored_jobs import count
 from claimjobs.table.backend import Backend
-from claimjobs.table.claim_index import claim_index, missing_index
+from claimjobs.table.claim_index import claim_index, indexes_of, missing_index
 from claimjobs.table.definitions import OWNER_TABLE
 
 SIZE: Final = 100
@@ -114,7 +115,7 @@ def plan_findings(connection: sa.Connection, subject: Subject) -> Iterator[Findi
     database checks that when it plans them. Without rows in the table there is no plan of a statement that needs keys.
     """
     backend, refused, owner = subject.backend, list[str](), NOBODY
-    rows = connection.scalar(samples.how_many(backend.source), {"claimjobs_limit": SMALL}) or 0
+    rows = connection.scalar(count(backend.source, (), SMALL)) or 0
     if backend.by_lease:
         with _noted(connection, subject, "read the owners", refused):
             # A planner may find out that a statement for a dead owner reaches no row.
@@ -179,7 +180,8 @@ def _index_finding(connection: sa.Connection, subject: Subject, *, is_small: boo
     source, selection = subject.backend.source, subject.plan.selection
     is_costly = any(found.costs for found in subject.planned)
     keys = () if subject.backend.key_rows is None else subject.backend.key_rows.of_jobs
-    lack = missing_index(connection, source, (*keys, *(selection.order or source.default_order)))
+    order = (*keys, *(selection.order or source.default_order))
+    lack = missing_index(connection, source, order, indexes_of(connection, source.table))
     if lack is not None and (is_costly or is_small):
         return Finding("index", "warning", f"{lack.effect}: add one", (lack.ddl,))
     if lack is not None:

@@ -189,7 +189,7 @@ def claim_once(connection: sa.Connection, subject: Subject) -> Iterator[Finding]
     """Claim in a transaction that the caller rolls back. Meanwhile other consumers skip the rows that it locks."""
     inspection, backend, owner = subject.inspection, subject.backend, NOBODY
     if backend.by_lease:  # nobody else sees this one
-        row = {"host": "", "pid": 0, "claims": backend.roles.claims, "lease": subject.liveness.lease}
+        row = {"host": "", "pid": 0, "claims": backend.roles.recorded_as, "lease": subject.liveness.lease}
         [owner] = connection.execute(owners.register(backend.owners), row).inserted_primary_key or [NOBODY]
     table = backend.source.table
     before = inspection.rows_read(connection, table)

@@ -59,7 +59,7 @@ class OwnerRow:
         self._row: dict[str, Any] = {
             "host": here["claimjobs_host"],
             "pid": here["claimjobs_pid"],
-            "claims": backend.roles.claims,
+            "claims": backend.roles.recorded_as,
             "lease": liveness.lease,
             **RecordDescription.of(backend).row,
         }

@@ -193,7 +193,7 @@ class Reaper:
         if not rows:
             return None
         claims = rows[0].claims
-        if claims == self._backend.roles.claims:
+        if claims == self._backend.roles.recorded_as:
             return self._sees_all(RecordDescription.in_row(rows[0].kind, rows[0].sees))
         fields = {"event": OWNER_ELSEWHERE, "queue": claims, "owner": owner}
         log.warning("owner %d is not reclaimed: it claims jobs from %s", owner, claims, extra=fields)

@@ -181,7 +181,7 @@ def _run_of(connection: sa.Connection, backend: Backend) -> ServerRun:
 def read_owners(connection: sa.Connection, backend: Backend) -> list[OwnerState]:
     """All owners of a queue's table."""
     everyone = statements.everyone(backend.owners, backend.dialect)
-    rows = connection.execute(everyone, {"claims": backend.roles.claims}).mappings()
+    rows = connection.execute(everyone, {"claims": backend.roles.recorded_as}).mappings()
     return [OwnerState(**{field.name: row[field.name] for field in fields(OwnerState)}) for row in rows]
 
 
@@ -198,11 +198,12 @@ def check_claims(connection: sa.Connection, backend: Backend, *, only_reads: boo
     else:
         others = [theirs for theirs in seen if not ours.agree_with(theirs)]
     if others:
-        name = backend.source.name
-        differs = ours.difference_from(others[0], name, beside=backend.user_table is not None)
+        theirs = others[0]
         raise ClaimsDiffer(
-            f"table {name!r} has {len(others)} {'owner' if len(others) == 1 else 'owners'} {differs.how}: "
-            f"{differs.step}, or end those consumers first, and run {differs.reclaim} if one of them died"
+            f"table {backend.source.name!r} has {len(others)} {'owner' if len(others) == 1 else 'owners'} with "
+            f"{theirs.in_words(ours)}, and the claims of one side are not seen with {ours.in_words(theirs)}: give all "
+            "consumers of a table the same hold, claims, locking, side_car, per_key and Columns; or end those consumers"
+            " first, and run `claimjobs reclaim` with their options if one of them died"
         )
 
 

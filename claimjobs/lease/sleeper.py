@@ -255,7 +255,7 @@ class IdleSleeper:
         if (for_work, careful) not in self._built:
             unknown = self._unknown if careful else None
             self._built[for_work, careful] = statements.check(backend.owners, work, backend.dialect, unknown)
-        given = {"claimjobs_me": self._row.id, "claimjobs_claims": backend.roles.claims}
+        given = {"claimjobs_me": self._row.id, "claimjobs_claims": backend.roles.recorded_as}
         try:
             seen = connection.execute(self._built[for_work, careful], given).one()
         except sa.exc.DBAPIError as error:

@@ -11,7 +11,7 @@ from typing import Final
 
 import sqlalchemy as sa
 
-from claimjobs.admin.backlog import LIMIT, Backlog
+from claimjobs.admin.overview import LIMIT, Backlog
 from claimjobs.database.error_translation import reason
 from claimjobs.errors import ClaimjobsError
 from claimjobs.log_events import BACKLOG_FAILED, BACKLOG_RESTORED

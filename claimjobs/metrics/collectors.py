@@ -10,7 +10,7 @@ from prometheus_client import CollectorRegistry, make_wsgi_app
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from claimjobs.admin.backlog import LIMIT
+from claimjobs.admin.overview import LIMIT
 from claimjobs.batch.batch_timer import SAMPLES
 from claimjobs.metrics.backlog_reader import EVERY, BacklogReader, Reading
 from claimjobs.queue.queue import Queue
@@ -122,7 +122,7 @@ def of_reading(reading: Reading, table: str) -> Iterator[Metric]:
         ("due_jobs", due, backlog.due),
         ("retrying_jobs", retrying, backlog.retrying),
         ("oldest_due_seconds", oldest, backlog.oldest or 0.0),
-        ("owners", "Owners, by their leases.", backlog.owners),
+        ("owners", "Owners.", backlog.owners),
         ("paused", "1 while the queue is paused, else 0.", backlog.paused),
     )
 

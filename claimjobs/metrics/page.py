@@ -9,8 +9,7 @@ from html import escape
 from typing import Any, Final
 from wsgiref.types import StartResponse, WSGIApplication, WSGIEnvironment
 
-from claimjobs.admin.backlog import Backlog
-from claimjobs.admin.overview import COUNTED, History, Overview, outlook
+from claimjobs.admin.overview import COUNTED, Backlog, History, Overview, outlook
 from claimjobs.instants import age
 from claimjobs.key_text import key_in_message, visible
 from claimjobs.metrics.backlog_reader import BacklogReader

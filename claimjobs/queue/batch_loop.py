@@ -163,7 +163,7 @@ class BatchLoop:
         work = None
         if control.paused and not empty.contended:
             backend = consumer.access.backend
-            work = resumed(backend.queues, backend.roles.claims)
+            work = resumed(backend.queues, backend.roles.recorded_as)
         elif not empty.contended:
             work = consumer.plans.work(self._where)
         if work is None:

@@ -9,13 +9,10 @@ from typing import TYPE_CHECKING
 
 import sqlalchemy as sa
 
-from claimjobs.admin import stats as statistics
-from claimjobs.admin.backlog import LIMIT, Backlog, read_backlog
-from claimjobs.admin.overview import Overview, read_overview, with_failed_jobs
-from claimjobs.admin.pause import PauseSwitch
-from claimjobs.admin.purge import Kept, Purge
-from claimjobs.admin.stats import Retries, Stats
-from claimjobs.admin.stored_jobs import StoredJobs
+from claimjobs.admin import pause
+from claimjobs.admin.overview import LIMIT, Backlog, Overview, OverviewReader
+from claimjobs.admin.stats import Retries, Stats, read_stats
+from claimjobs.admin.stored_jobs import Kept, StoredJobs
 from claimjobs.batch.batch_timer import BatchTimer
 from claimjobs.database.clock import DatabaseClock
 from claimjobs.database.connect import connected
@@ -54,14 +51,14 @@ class QueueOperations:
         the queue is paused already, only the reason is replaced. Raises TableMissing.
         """
         with self._access.connector() as connector:
-            PauseSwitch(self.engine, connector, self._access.backend).pause(reason)
+            pause.pause(self.engine, connector, self._access.backend, reason)
         self._consumer.expects_pause = True
 
     def resume(self) -> bool:
         """End a pause, and wake the consumers; return whether the queue was paused. Raises TableMissing."""
         with self._access.connector() as connector:
-            switch = PauseSwitch(self.engine, connector, self._access.backend)
-            was_paused = switch.resume(self._access.enqueuer.notifier)
+            notifier = self._access.enqueuer.notifier
+            was_paused = pause.resume(self.engine, connector, self._access.backend, notifier)
         self._consumer.expects_pause = True
         return was_paused
 
@@ -94,28 +91,27 @@ class QueueOperations:
         """
         with self._reading() as connection:
             of_queue = self._consumer.plans.selector.lasting
-            return statistics.read_stats(connection, self._access.backend, of_queue, self._chosen.now)
+            return read_stats(connection, self._access.backend, of_queue, self._chosen.now)
 
     def backlog(self, limit: int = LIMIT) -> Backlog:
         """How much work waits, and how many owners there are, without a scan of the table: jobs are counted up to
         `limit` in each state. With a predicate it reads at most as much as a claim that finds nothing. Raises
         ClaimsDiffer and BadPredicate.
         """
-        plans, now = self._consumer.plans, self._chosen.now
         with self._reading() as connection:
-            backend, of_queue = self._access.backend, plans.selector.lasting
-            return read_backlog(connection, backend, plans.order, of_queue, now=now, limit=limit)
+            return self._overview_reader(limit).backlog(connection)
 
     def overview(self, limit: int = LIMIT) -> Overview:
         """What this queue is doing now: its backlog, its owners, jobs that failed, and keys of `per_key` that wait.
         It reads as much as `backlog`. Raises as that does.
         """
-        plans, backend, now = self._consumer.plans, self._access.backend, self._chosen.now
-        order, of_queue = plans.order, plans.selector.lasting
         with self._reading() as connection:
-            keys = plans.key_statements
-            seen = read_overview(connection, backend, order, of_queue, key_statements=keys, now=now, limit=limit)
-        return with_failed_jobs(seen, self.jobs, backend.roles, order, of_queue=of_queue)
+            reader = self._overview_reader(limit)
+            seen = reader.overview(connection)
+        return reader.with_failed_jobs(seen, self.jobs)
+
+    def _overview_reader(self, limit: int) -> OverviewReader:
+        return OverviewReader(self._access.backend, self._consumer.plans, self._chosen.now, limit)
 
     def retries(self, where: Where = None) -> Retries:
         """How many failed jobs wait for their next attempt, and when the first of them is due. Raises BadPredicate.
@@ -170,15 +166,13 @@ class QueueOperations:
                 f"table {self.roles.name!r} is not purged, because without its entry there a row of {source!r} would "
                 f"be a new job: delete the row of {source!r} first, and then its entry in {self.roles.name!r}"
             )
-        with self._access.connector() as connector:
-            purge = Purge(connector, self._access.backend, status)
-            return purge.run(self._chosen.now, age, where=where, dry_run=dry_run)
+        return self.jobs.purge(age, status=status, where=where, dry_run=dry_run)
 
     @property
     def done_jobs(self) -> str:
         """What happens to done jobs, as a sentence. Raises DoneUndecided."""
         backend = self._access.backend
-        return sentence(backend.source, self._access.on_done, beside=backend.user_table is not None)
+        return sentence(backend.source, self._access.on_done)
 
     @property
     def payload(self) -> tuple[str, ...]:

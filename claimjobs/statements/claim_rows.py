@@ -94,7 +94,7 @@ def _row(
     keys: sa.ColumnElement[Any],
     ends: Sequence[sa.ColumnElement[Any]],
 ) -> sa.Select[Any]:
-    claims = sa.literal(claim_rows.claims, sa.String)
+    claims = sa.literal(claim_rows.recorded_as, sa.String)
     return sa.select(_ME, NUMBER, claims, jobs, keys, *ends, database_now())
 
 

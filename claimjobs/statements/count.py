@@ -7,9 +7,7 @@ from typing import Any, Final
 
 import sqlalchemy as sa
 
-from claimjobs.dialects import Dialect
-from claimjobs.dialects.types import database_now
-from claimjobs.statements.owners import claimed_by_nobody, silent
+from claimjobs.statements.owners import claimed_by_nobody
 from claimjobs.table.columns import CLAIMED, UNCLAIMED
 from claimjobs.table.roles import ColumnRoles
 
@@ -98,12 +96,3 @@ def up_to(
     """How many rows are in this state, counted up to `limit`. The order is for the claim index, as above."""
     rows = sa.select(sa.literal(1).label("one")).select_from(roles.table).where(roles.state.is_(state), *where)
     return sa.select(sa.func.count()).select_from(rows.order_by(*order).limit(_LIMIT).subquery("claimjobs_first"))
-
-
-def owners_by_life(owners: sa.Table, dialect: Dialect) -> sa.Select[Any]:
-    """One row: how many owners of the table `claims` are `dead`, `asleep` and `awake`, by their leases."""
-    dead = sa.or_(owners.c.died.is_not(None), silent(owners, dialect, database_now()))
-    sleeps = owners.c.asleep.is_not(None)
-    counts = {"dead": dead, "asleep": sa.and_(~dead, sleeps), "awake": sa.and_(~dead, ~sleeps)}
-    columns: list[Any] = [sa.func.count(sa.case((predicate, 1))).label(name) for name, predicate in counts.items()]
-    return sa.select(*columns).where(owners.c.claims == sa.bindparam("claims", type_=sa.String))

@@ -7,10 +7,10 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from claimjobs.statements import count, dead_jobs
+from claimjobs.statements import count, stored_jobs
 from claimjobs.statements.claim_rows import by_owner, how_many_jobs
 from claimjobs.statements.count import Predicates
-from claimjobs.statements.side_car import SideCarJoin, of_jobs, unclaimed, waiting
+from claimjobs.statements.side_car import SideCarJoin, note, of_jobs, unclaimed, waiting
 from claimjobs.table.backend import Backend
 from claimjobs.table.columns import CLAIMED, DEAD, DONE, STATES, UNCLAIMED
 from claimjobs.table.key_rows import KeyRows
@@ -105,9 +105,13 @@ class JobRows:
         """One row for each owner that holds jobs: `owner_id`, `jobs`."""
         return count.by_owner(self._roles) if self._claim_rows is None else by_owner(self._claim_rows)
 
+    def note(self) -> sa.Executable | None:
+        """The statement that makes rows for the outcomes of jobs; None: each job has one."""
+        return None
+
     def drop(self) -> sa.Delete | sa.Update:
         """The statement by which dead jobs are dropped."""
-        return dead_jobs.drop_dead(self._roles, self._dialect)
+        return stored_jobs.delete(self._roles, self._dialect, (self._roles.state.is_(DEAD),))
 
 
 class JobRowsBesideSideCar(JobRows):
@@ -164,9 +168,12 @@ class JobRowsBesideSideCar(JobRows):
         others = count.by_state(self._roles, self._now, (), is_other, *self.meeting(()))
         return others, waiting(self._pair, of_queue), *map(how_many_jobs, filter(None, (self._claim_rows,)))
 
+    def note(self) -> sa.Executable:
+        return note(self._pair)
+
     def drop(self) -> sa.Update:
         """The rows of the user's table stay: the side-car calls their jobs done."""
-        return dead_jobs.call_done(self._roles, self._dialect, self._now)
+        return stored_jobs.call_done(self._roles, self._dialect, self._now)
 
 
 def job_rows(backend: Backend, now: sa.ColumnElement[Any]) -> JobRows:

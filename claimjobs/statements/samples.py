@@ -1,4 +1,4 @@
-"""Some rows of a table, for `explain`: whether there are many, the keys of a few, and an owner."""
+"""Some rows of a table, for `explain`: the keys of a few, their states, and an owner."""
 
 from __future__ import annotations
 
@@ -7,18 +7,14 @@ from typing import Any
 import sqlalchemy as sa
 
 from claimjobs.dialects import Dialect
+from claimjobs.statements.find import LIMIT
 from claimjobs.statements.lock import free_ones
 from claimjobs.table.roles import ColumnRoles
 
 
-def how_many(roles: ColumnRoles) -> sa.Select[Any]:
-    """How many rows the table has, but at most `limit`."""
-    return sa.select(sa.func.count()).select_from(_some(sa.select(sa.literal(1)).select_from(roles.table)).subquery())
-
-
 def keys(roles: ColumnRoles, dialect: Dialect) -> sa.Select[Any]:
     """The keys of `limit` rows, as far as the driver can read them."""
-    return _some(sa.select(*roles.key).where(*dialect.readable(roles.key)))
+    return sa.select(*roles.key).where(*dialect.readable(roles.key)).limit(LIMIT)
 
 
 def states(roles: ColumnRoles, status: sa.Column[Any], limit: int) -> sa.Select[Any]:
@@ -41,7 +37,3 @@ def locked(roles: ColumnRoles, dialect: Dialect) -> sa.Select[Any]:
 def some_owner(owners: sa.Table) -> sa.Select[Any]:
     """The id of an owner that was not declared dead; NULL: there is none."""
     return sa.select(sa.func.min(owners.c.id)).where(owners.c.died.is_(None))
-
-
-def _some(rows: sa.Select[Any]) -> sa.Select[Any]:
-    return rows.limit(sa.bindparam("claimjobs_limit", type_=sa.Integer))

@@ -1,4 +1,7 @@
-"""Jobs in any state: list them, and cancel those that wait or are claimed."""
+"""Jobs as they are stored, in any state: list, count and cancel them; retry, drop or purge those that are kept.
+
+A write changes only jobs that are still in the state for which it is.
+"""
 
 from __future__ import annotations
 
@@ -7,71 +10,33 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from claimjobs.dialects import Dialect, Key
+from claimjobs.dialects import Dialect
 from claimjobs.statements.find import LIMIT
-from claimjobs.table.columns import DEAD
+from claimjobs.table.columns import DEAD, DONE, UNCLAIMED
+from claimjobs.table.job_state import Column
+from claimjobs.table.predicates import column_of
 from claimjobs.table.roles import LONGEST_ERROR, TEXTS_IN_BYTES, ColumnRoles
 
 Predicates = Sequence[sa.ColumnElement[bool]]
 
+# --- find them -----------------------------------------------------------------------------------------------
+
 
 def page(
-    roles: ColumnRoles, dialect: Dialect, columns: Sequence[Any], where: Predicates, *, after: Key | None = None
+    roles: ColumnRoles,
+    dialect: Dialect,
+    columns: Sequence[Any],
+    where: Predicates,
+    *,
+    after: Sequence[Any] | None = None,
+    order: Sequence[Column] = (),
 ) -> sa.Select[Any]:
-    """These columns of the next `limit` rows that meet all predicates, in the order of their keys, after `after`."""
-    is_after = () if after is None else (dialect.after_values(roles.key, after if len(roles.key) > 1 else (after,)),)
-    return sa.select(*columns).where(*where, *is_after).order_by(*roles.key).limit(LIMIT)
-
-
-def last_keys(
-    roles: ColumnRoles, is_in_state: sa.ColumnElement[bool], order: Sequence[sa.ColumnElement[Any]]
-) -> sa.Select[Any]:
-    """The keys of the last `limit` rows in a state, the last of this order first: the claim index has them. An order
-    that is a text cannot be reversed: then they are the first ones.
+    """These columns of the next `limit` rows that meet all predicates, in this order (empty: of their keys), after a
+    row with the values `after` in it.
     """
-    backwards = [_reversed(part) for part in order]
-    by_order = order if any(part is None for part in backwards) else backwards
-    return sa.select(*roles.key).select_from(roles.table).where(is_in_state).order_by(*by_order).limit(LIMIT)
-
-
-def count_failed(roles: ColumnRoles, unclaimed: Predicates, order: Sequence[sa.ColumnElement[Any]]) -> sa.Select[Any]:
-    """How many of the first `limit` unclaimed rows have failed before, or are suspects."""
-    first, failed = _first_failed(roles, unclaimed, order)
-    return sa.select(sa.func.count()).select_from(first).where(failed)
-
-
-def worst_failed(
-    roles: ColumnRoles, unclaimed: Predicates, order: Sequence[sa.ColumnElement[Any]], most: int
-) -> sa.Select[Any]:
-    """The keys of at most so many of these rows, those with the most failures first."""
-    first, failed = _first_failed(roles, unclaimed, order)
-    keys = [first.c[column.key] for column in roles.key]
-    failures = [first.c[column.key].desc() for column in roles.failure_counts]
-    return sa.select(*keys).where(failed).order_by(*failures, *keys).limit(most)
-
-
-def _first_failed(
-    roles: ColumnRoles, unclaimed: Predicates, order: Sequence[sa.ColumnElement[Any]]
-) -> tuple[sa.Subquery, sa.ColumnElement[bool]]:
-    """The first `limit` unclaimed rows, and which of them have failed before, or are suspects."""
-    columns: list[Any] = [*roles.key, *roles.failure_counts]
-    rows = sa.select(*columns).select_from(roles.table).where(*unclaimed).order_by(*order).limit(LIMIT)
-    first = rows.subquery("claimjobs_first")
-    return first, sa.or_(sa.false(), *(first.c[column.key] > 0 for column in roles.failure_counts))
-
-
-def _reversed(part: sa.ColumnElement[Any]) -> sa.ColumnElement[Any] | None:
-    """None: it is no column, and none that descends."""
-    is_descending = isinstance(part, sa.UnaryExpression) and part.modifier is sa.sql.operators.desc_op
-    column = part.element if is_descending else part
-    found: sa.ColumnElement[Any] = column if is_descending else sa.desc(part)
-    return found if isinstance(column, sa.Column) else None
-
-
-def count(roles: ColumnRoles, where: Predicates, most: int | None = None) -> sa.Select[Any]:
-    """How many rows meet all predicates; not more than `most` are counted."""
-    rows: sa.Select[Any] = sa.select(sa.literal_column("1")).select_from(roles.table).where(*where).limit(most)
-    return sa.select(sa.func.count()).select_from(rows.subquery())
+    by = order or roles.key
+    is_after = () if after is None else (dialect.after_values(by, after),)
+    return sa.select(*columns).where(*where, *is_after).order_by(*by).limit(LIMIT)
 
 
 def chosen(roles: ColumnRoles, dialect: Dialect, columns: Sequence[Any], where: Predicates) -> sa.Select[Any]:
@@ -80,34 +45,108 @@ def chosen(roles: ColumnRoles, dialect: Dialect, columns: Sequence[Any], where: 
     return dialect.restrict_to_keys(rows, roles.key, roles.key_index)
 
 
-def lock_unfinished(roles: ColumnRoles, dialect: Dialect) -> sa.Select[Any]:
-    """Lock those of the jobs `keys` that are neither done nor dead, without those that another session has locked:
-    their keys.
+def count(roles: ColumnRoles, where: Predicates, most: int | None = None) -> sa.Select[Any]:
+    """How many rows meet all predicates; not more than `most` are counted."""
+    rows: sa.Select[Any] = sa.select(sa.literal_column("1")).select_from(roles.table).where(*where).limit(most)
+    return sa.select(sa.func.count()).select_from(rows.subquery())
+
+
+def last_keys(
+    roles: ColumnRoles, is_in_state: sa.ColumnElement[bool], order: Sequence[sa.ColumnElement[Any]]
+) -> sa.Select[Any]:
+    """The keys of the last `limit` rows in a state, the last of this order first: the claim index has them. An order
+    that is a text cannot be reversed: then they are the first ones.
     """
-    rows = chosen(roles, dialect, roles.key, (roles.state.unfinished,))
-    return rows.with_for_update(of=roles.table, skip_locked=True)
+    parts = [column_of(part) for part in order]
+    backwards = [column if falls else column.desc() for column, falls in parts if column is not None]
+    by = backwards if len(backwards) == len(parts) else order
+    return sa.select(*roles.key).select_from(roles.table).where(is_in_state).order_by(*by).limit(LIMIT)
+
+
+def worst_failed(
+    roles: ColumnRoles, unclaimed: Predicates, order: Sequence[sa.ColumnElement[Any]], most: int | None = None
+) -> sa.Select[Any]:
+    """The keys of at most so many of the first `limit` unclaimed rows: those that failed before, or are suspects, and
+    those with the most failures first.
+    """
+    columns: list[Any] = [*roles.key, *roles.failure_counts]
+    rows = sa.select(*columns).select_from(roles.table).where(*unclaimed).order_by(*order).limit(LIMIT)
+    first = rows.subquery("claimjobs_first")
+    keys, failures = ([first.c[column.key] for column in some] for some in (roles.key, roles.failure_counts))
+    failed = sa.or_(sa.false(), *(count > 0 for count in failures))
+    return sa.select(*keys).where(failed).order_by(*(count.desc() for count in failures), *keys).limit(most)
+
+
+# --- cancel them ---------------------------------------------------------------------------------------------
 
 
 def unfinished(roles: ColumnRoles, dialect: Dialect) -> sa.Select[Any]:
-    """The same, without locks."""
+    """The keys of those of the jobs `keys` that are neither done nor dead."""
     return chosen(roles, dialect, roles.key, (roles.state.unfinished,))
 
 
+def lock_unfinished(roles: ColumnRoles, dialect: Dialect) -> sa.Select[Any]:
+    """The same, and lock them, without those that another session has locked."""
+    return unfinished(roles, dialect).with_for_update(of=roles.table, skip_locked=True)
+
+
 def cancel(roles: ColumnRoles, dialect: Dialect, now: sa.ColumnElement[Any], text: str) -> sa.Update:
-    """Make the jobs `keys`, which this transaction has locked, dead, with a text before their last error. An owner that
-    has claimed one does not hold it any more, so its outcome is refused.
+    """Make the jobs `keys`, which this transaction has locked, dead, with a text before their last error, as far as
+    the column holds both. An owner that has claimed one does not hold it any more, so its outcome is refused.
     """
-    given = {roles.owner_id: None, roles.owner_date: now, roles.suspect: 0, roles.last_error: _and_before(text, roles)}
-    values = {column: value for column, value in given.items() if column is not None}
+    error: Any = text
+    column = roles.last_error
+    if column is not None and isinstance(column.type, sa.String) and column.type.__visit_name__ not in TEXTS_IN_BYTES:
+        both = sa.literal(f"{text}; before: ", sa.String) + column
+        longest = min(column.type.length or LONGEST_ERROR, LONGEST_ERROR)
+        error = sa.func.coalesce(sa.func.substr(both, 1, longest), text, type_=sa.String)
+    values = {roles.owner_id: None, roles.owner_date: now, roles.suspect: 0, column: error}
+    values.pop(None, None)
     update = sa.update(roles.table).values({**roles.state.becomes(DEAD), **values})
     return dialect.restrict_to_keys(update.where(roles.state.unfinished), roles.key, roles.key_index)
 
 
-def _and_before(text: str, roles: ColumnRoles) -> Any:
-    """A text, and after it the error that the job has, as far as its column holds both."""
-    column = roles.last_error
-    if column is None or not isinstance(column.type, sa.String) or column.type.__visit_name__ in TEXTS_IN_BYTES:
-        return text
-    both = sa.literal(f"{text}; before: ", sa.String) + column
-    longest = min(column.type.length or LONGEST_ERROR, LONGEST_ERROR)
-    return sa.func.coalesce(sa.func.substr(both, 1, longest), text, type_=sa.String)
+# --- dead jobs -----------------------------------------------------------------------------------------------
+
+
+def retry_dead(roles: ColumnRoles, dialect: Dialect, now: sa.ColumnElement[Any]) -> sa.Update:
+    """Make those of the jobs `keys` that are dead unclaimed, as if they had never failed. Their last error stays."""
+    date = roles.owner_date if roles.owner_date is not None and roles.owner_date.nullable else None
+    fresh = {date: None, roles.run_at: now, roles.attempts: 0, roles.suspect: 0}
+    values = {column: value for column, value in fresh.items() if column is not None}
+    update = sa.update(roles.table).values({**roles.state.becomes(UNCLAIMED), **values})
+    return dialect.restrict_to_keys(update.where(roles.state.is_(DEAD)), roles.key, roles.key_index)
+
+
+def call_done(claims: ColumnRoles, dialect: Dialect, now: sa.ColumnElement[Any]) -> sa.Update:
+    """Make those of the jobs `keys` that are dead done, in a side-car. Their last error stays.
+
+    Without an entry there a row of the user's table would be a new job.
+    """
+    values = {**claims.state.becomes(DONE), claims.need("owner_date", "dropping a dead job"): now}
+    update = sa.update(claims.table).values(values).where(claims.state.is_(DEAD))
+    return dialect.restrict_to_keys(update, claims.key, claims.key_index)
+
+
+def delete(roles: ColumnRoles, dialect: Dialect, guard: Predicates) -> sa.Delete:
+    """Delete those of the jobs `keys` that still meet a guard, which holds no text of the user's."""
+    return dialect.restrict_to_keys(dialect.delete(roles.table).where(*guard), roles.key, roles.key_index)
+
+
+# --- old jobs ------------------------------------------------------------------------------------------------
+
+
+def old(roles: ColumnRoles, status: str, until: Any) -> Predicates:
+    """The predicates of an old job: it has had this status since the instant `until` or longer."""
+    roles.need_state(status, f"keeping jobs that are {status}")
+    since = roles.need("owner_date", f"telling since when a job is {status}")
+    return (roles.state.is_(status), since <= until)
+
+
+def purge_order(roles: ColumnRoles) -> tuple[Column, ...]:
+    """The columns to page through: those of the claim index, which holds the jobs of one status side by side.
+
+    It is the key if one of them may be NULL: no row is after a NULL.
+    """
+    order = roles.default_order
+    return roles.key if any(column.nullable for column in order) else order

@@ -48,9 +48,6 @@ _BITS: Final = {"TINYINT": 8, "SMALLINT": 16, "MEDIUMINT": 24, "INTEGER": 32, "s
 """Bits of whole numbers, by the names of types of databases and of SQLAlchemy; other types have 64."""
 
 
-# --- the table -----------------------------------------------------------------------------------------------
-
-
 def check_no_own(table: sa.Table) -> None:
     """Check that this is no table in which claimjobs keeps its own records. Raises NotClaimable.
 
@@ -75,9 +72,6 @@ def check_table(connection: sa.Connection, dialect: Dialect, table: sa.Table) ->
         )
     if taken := sorted(RESERVED & {column.key for column in table.columns}):
         raise reserved_name(table.fullname, taken[0])
-
-
-# --- the key -------------------------------------------------------------------------------------------------
 
 
 def check_key(connection: sa.Connection, dialect: Dialect, roles: ColumnRoles) -> None:
@@ -108,9 +102,6 @@ def _shown(type_: Type, connection: sa.Connection) -> str:
     return "of an unknown type" if isinstance(type_, sa.types.NullType) else type_.compile(dialect=connection.dialect)
 
 
-# --- the columns of roles ------------------------------------------------------------------------------------
-
-
 def check_columns(connection: sa.Connection, dialect: Dialect, roles: ColumnRoles) -> None:
     """Check that claimjobs can write its columns, that they hold what is written, and that a write does not change the
     row's key or partition. Raises ColumnUnfit or KeyUnfit.
@@ -122,15 +113,18 @@ def check_columns(connection: sa.Connection, dialect: Dialect, roles: ColumnRole
     found = columns_in_database(connection, roles.table)
     places = dialect.table_rules.partition_columns(connection, roles.table)
     for role, column in written.items():
-        there, what = found[column.name], f"column {column.name!r} of table {roles.name!r} is"
-        other = f"another column, as in {column_option(role)}"
-        if column in roles.key or column.name in places:
+        there = found[column.name]
+        flaws = {
+            "part of its key": column in roles.key,
+            "part of its partition key": column.name in places,
+            "a generated column": "computed" in there,
+        }
+        if flaw := next((flaw for flaw, has in flaws.items() if has), None):
             raise ColumnUnfit(
-                f"{what} part of its {'key' if column in roles.key else 'partition key'}, and as {role} each claim "
-                f"would change it: name {other}, or keep outcomes in a second table (side_car=True, --side-car)"
+                f"column {column.name!r} of table {roles.name!r} is {flaw}, and as {role} claimjobs must write it: "
+                f"name another column, as in {column_option(role)}, or keep outcomes in a second table "
+                "(side_car=True, --side-car)"
             )
-        if "computed" in there:
-            raise ColumnUnfit(f"{what} a generated column, and as {role} claimjobs must write it: name {other}")
         wrong, needed = HOLDS.get(role, ((), ""))
         if isinstance(there["type"], wrong):
             raise _unfit(connection, roles, role, there, needed=needed)
@@ -174,16 +168,15 @@ def integer_range(type_: sa.Integer) -> tuple[int, int]:
     return (0, 2**bits - 1) if getattr(type_, "unsigned", False) else (-(2 ** (bits - 1)), 2 ** (bits - 1) - 1)
 
 
-# --- the values of states ------------------------------------------------------------------------------------
-
-
 def _check_states(connection: sa.Connection, roles: ColumnRoles, column: Column, found: Any) -> None:
     """Check that the status column can hold the value of each state: with a wrong one a queue seems empty."""
+    dialect = connection.dialect
     for state, value in roles.state.values.items():
-        sent = _sent(connection.dialect, column, value)
-        flaw = _flaw(sent, found["type"], connection.dialect) if sent is not None else None
-        if sent is None and not found["nullable"]:
-            flaw = "is NOT NULL"
+        sent = value
+        with suppress(LookupError, ValueError, TypeError, AttributeError):  # then the check names what the column holds
+            process = column.type.dialect_impl(dialect).bind_processor(dialect)  # the user's type may convert it
+            sent = process(value) if process is not None else value
+        flaw = _flaw(sent, found["type"], dialect) if sent is not None else None if found["nullable"] else "is NOT NULL"
         if flaw is not None:
             raise ColumnUnfit(
                 f"column {column.name!r} of table {roles.name!r} cannot hold {value!r}, which is to mean {state!r}: it "
@@ -191,29 +184,23 @@ def _check_states(connection: sa.Connection, roles: ColumnRoles, column: Column,
             )
 
 
-def _sent(dialect: sa.Dialect, column: Column, value: Any) -> Any:
-    """A value as the driver gets it: the user's type may convert it."""
-    with suppress(LookupError, ValueError, TypeError, AttributeError):  # then the check names what the column holds
-        process = column.type.dialect_impl(dialect).bind_processor(dialect)
-        return process(value) if process is not None else value
-    return value
-
-
 def _flaw(value: Any, type_: Type, dialect: sa.Dialect) -> str | None:
     """What a column of this type holds, if it does not hold this value."""
-    fits, holds = True, ""
-    if isinstance(type_, sa.Enum):
-        fits, holds = value in type_.enums, ", ".join(map(repr, type_.enums))
-    elif isinstance(type_, sa.String) and not isinstance(value, str):
-        fits, holds = False, f"text (in quotes: '\"{value}\"')"
-    elif isinstance(type_, sa.String):
-        fits, holds = type_.length is None or len(value) <= type_.length, f"{type_.length} characters"
-    elif isinstance(type_, sa.Boolean):
-        fits, holds = value in (True, False), "true and false"
-    elif isinstance(type_, sa.Integer):
-        is_number = isinstance(value, int) and not (isinstance(value, bool) and dialect.supports_native_boolean)
-        least, most = integer_range(type_)
-        fits, holds = is_number and least <= value <= most, f"{least} to {most}" if is_number else "whole numbers"
-    elif isinstance(type_, sa.Numeric):
-        fits, holds = not isinstance(value, str), "numbers"
+    is_number = isinstance(value, int) and not (isinstance(value, bool) and dialect.supports_native_boolean)
+    match type_:
+        case sa.Enum():
+            fits, holds = value in type_.enums, ", ".join(map(repr, type_.enums))
+        case sa.String() if not isinstance(value, str):
+            fits, holds = False, f"text (in quotes: '\"{value}\"')"
+        case sa.String():
+            fits, holds = type_.length is None or len(value) <= type_.length, f"{type_.length} characters"
+        case sa.Boolean():
+            fits, holds = value in (True, False), "true and false"
+        case sa.Integer():
+            least, most = integer_range(type_)
+            fits, holds = is_number and least <= value <= most, f"{least} to {most}" if is_number else "whole numbers"
+        case sa.Numeric():
+            fits, holds = not isinstance(value, str), "numbers"
+        case _:
+            return None
     return None if fits else f"holds {holds}"

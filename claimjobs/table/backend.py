@@ -26,17 +26,9 @@ from claimjobs.table import acceptance
 from claimjobs.table.claim_rows import ClaimRows
 from claimjobs.table.columns import Columns
 from claimjobs.table.ddl import side_car_name
-from claimjobs.table.definitions import (
-    BATCHES_TABLE,
-    OWNER_TABLE,
-    QUEUES_TABLE,
-    batches_table,
-    claims_table,
-    owner_table,
-    queues_table,
-)
+from claimjobs.table.definitions import batches_table, key_table, owner_table, queues_table, side_car_table
 from claimjobs.table.job_state import StateByClaimRows
-from claimjobs.table.key_rows import KeyRows, columns_for, key_table
+from claimjobs.table.key_rows import KeyRows, columns_for
 from claimjobs.table.reflection import TableLike, collated, columns_in_database, map_of, resolve
 from claimjobs.table.roles import REQUIRED, ColumnRoles, key_index, quote_of, roles_of
 
@@ -74,11 +66,6 @@ class Backend:
         """The table of queues, beside the owners."""
         return queues_table(sa.MetaData(schema=self.owners.schema))
 
-    @cached_property
-    def batches(self) -> sa.Table:
-        """The table of claim rows, beside the owners."""
-        return batches_table(sa.MetaData(schema=self.owners.schema))
-
     @property
     def tables_in_use(self) -> TablesInUse:
         """The tables of this queue."""
@@ -88,20 +75,17 @@ class Backend:
     def check_primaries(self, connection: sa.Connection) -> None:
         """Raises ServerUnfit if two primaries would let two claims of one job pass.
 
-        A claim that writes the row of its job, or a row with its key, is safe: one of two such commits is refused. A
-        batch and an open transaction protect their jobs by locks, which other primaries do not see.
+        A claim that writes the row of its job is safe: one of two such commits is refused. A claim row and an open
+        transaction protect their jobs by locks, which other primaries do not see.
         """
-        if not self.by_lease:
-            way, instead = "hold='transaction'", "hold lease (hold='lease')"
-        elif self.roles.claim_rows is not None:
-            way, instead = "claims='batches'", "claims rows (claims='rows')"
-        else:
+        if self.by_lease and self.roles.claim_rows is None:
             return
         if self.dialect.sessions.is_one_of_several_primaries(connection):
             raise ServerUnfit(
-                f"{way} cannot work for table {self.source.name!r} here: this server is one of several primaries, "
-                "which do not see each other's locks, so two consumers would work on the same jobs: "
-                f"add --{instead}, or let the cluster have a single primary"
+                f"hold='transaction' and claims='batches' cannot work for table {self.source.name!r} here: this server "
+                "is one of several primaries, which do not see each other's locks, so two consumers would work on the "
+                "same jobs: add --hold lease --claims rows (hold='lease', claims='rows'), or let the cluster have a "
+                "single primary"
             )
 
 
@@ -120,45 +104,76 @@ def inspect_table(
 
     `by_lease`: claims are committed with the id of an owner, which needs a column for it, and the table of owners.
     `per_batch`: claims are rows of the table of batches; no column of the table is needed for them.
-    `side_car`: outcomes are kept in a second table (of this name), and claims are rows of the table of batches.
+    `side_car`: outcomes are kept in a second table (of this name); claims are per batch then.
     `per_key`: limits, an order or rates per key, which need the table of key rows.
     Raises ConnectionFailed, ServerUnfit or UnfitTable.
     """
-    found = dialect_for(engine)
-    rules, given, source = found.table_rules, columns or map_of(table), None
+    found, given, user_table = dialect_for(engine), columns or map_of(table), None
     with connected(engine) as connection, inspected_once(connection):
-        described = resolve(connection, table, given)
-        acceptance.check_no_own(described)
-        acceptance.check_table(connection, found, described)
-        zoned = any(map(rules.depends_on_zone, columns_in_database(connection, described).values()))
-        described = collated(described, rules.collations(connection, described))
-        place = rules.place(connection, described)
+        roles, place = jobs_of(connection, found, table, given, beside_side_car=bool(side_car))
         home = place
         if side_car:
-            source = replace(source_roles(connection, found, described, columns=given), depend_on_zone=zoned)
-            named = side_car_name(place.full_name(described), side_car)
-            roles = _claims(connection, found, source, named=named, chosen=isinstance(side_car, str))
-            beside = rules.place(connection, roles.table)
-            # Not the side-car names the queue: who has another one, or none, is to be seen.
-            name = place.name if place.schema == beside.schema else f"{place.schema}.{place.name}"
-            roles, place = replace(roles, recorded_as=name), beside
-        else:
-            roles = roles_of(described, given)
-            index, quote = key_index(connection, roles), quote_of(connection)
-            roles = replace(roles, key_index=index, quote=quote, depend_on_zone=zoned, recorded_as=place.name)
-            acceptance.check_key(connection, found, roles)
-            acceptance.check_columns(connection, found, roles)
-        if per_batch or side_car:
-            claim_rows = ClaimRows(batches_table(place.metadata), roles.claims, roles.key, dialect or found)
-            source = source and replace(source, claim_rows=replace(claim_rows, key=source.key))
-            roles = _per_batch(roles, claim_rows)
-        backend = Backend(dialect or found, roles, owner_table(place.metadata), place.schema, False, source)
+            user_table = roles
+            roles, place = _side_car_of(connection, found, user_table, home=home, side_car=side_car)
+        if per_batch:
+            claim_rows = ClaimRows(batches_table(place.metadata), roles.recorded_as, roles.key, dialect or found)
+            state = StateByClaimRows(roles.state.column, roles.state.values, roles.state.owner, claim_rows=claim_rows)
+            roles = replace(roles, state=state, claim_rows=claim_rows)
+            user_table = user_table and replace(user_table, claim_rows=replace(claim_rows, key=user_table.key))
+        backend = Backend(dialect or found, roles, owner_table(place.metadata), place.schema, False, user_table)
         if per_key:
-            backend = replace(backend, key_rows=_key_rows(connection, backend, home, per_key))
-        return _leased(connection, backend, mapped=given is not None) if by_lease else backend
+            backend = replace(backend, key_rows=_key_rows_of(connection, backend, home, per_key))
+        if not by_lease:
+            return backend
+        if not per_batch:
+            for role in REQUIRED if given is None else ("owner_id",):
+                roles.need(role, "claiming")
+            acceptance.check_owner(connection, roles)
+        try:
+            return with_owners(connection, backend)
+        except AccessDenied as error:
+            return replace(backend, refusal=error)
 
 
-def _key_rows(connection: sa.Connection, backend: Backend, home: Place, per_key: PerKey) -> KeyRows:
+def jobs_of(
+    connection: sa.Connection, dialect: Dialect, table: TableLike, columns: Columns | None, *, beside_side_car: bool
+) -> tuple[ColumnRoles, Place]:
+    """The roles of the user's table, after all checks, and where the server has it. `beside_side_car`: only its key,
+    priority and run_at play a role, and its key must be unique. Raises UnfitTable.
+    """
+    described, rules = resolve(connection, table, columns), dialect.table_rules
+    acceptance.check_no_own(described)
+    acceptance.check_table(connection, dialect, described)
+    zoned = any(map(rules.depends_on_zone, columns_in_database(connection, described).values()))
+    described, place = collated(described, rules.collations(connection, described)), rules.place(connection, described)
+    roles = roles_of(described, (columns or Columns()).beside_side_car if beside_side_car else columns)
+    index = key_index(connection, roles, unique=beside_side_car)
+    quote = quote_of(connection)
+    roles = replace(roles, key_index=index, quote=quote, depend_on_zone=zoned, recorded_as=place.name)
+    acceptance.check_key(connection, dialect, roles)
+    if not beside_side_car:
+        acceptance.check_columns(connection, dialect, roles)
+    return roles, place
+
+
+def _side_car_of(
+    connection: sa.Connection, dialect: Dialect, jobs: ColumnRoles, *, home: Place, side_car: str | bool
+) -> tuple[ColumnRoles, Place]:
+    """The roles of the side-car of these jobs, and where the server has it. Raises UnfitTable."""
+    name = side_car_name(home.full_name(jobs.table), side_car)
+    key = [sa.Column(column.name, column.type, primary_key=True) for column in jobs.key]
+    try:
+        table = resolve(connection, side_car_table(name, key))
+    except TableMissing:
+        raise claims_missing(name, jobs.name, chosen=isinstance(side_car, str)) from None
+    acceptance.check_table(connection, dialect, table)
+    roles, place = roles_of(table, Columns.of_side_car(jobs.key_names)), dialect.table_rules.place(connection, table)
+    # Not the side-car names the queue: who has another one, or none, is to be seen.
+    recorded_as = home.name if home.schema == place.schema else f"{home.schema}.{home.name}"
+    return replace(roles, recorded_as=recorded_as), place
+
+
+def _key_rows_of(connection: sa.Connection, backend: Backend, home: Place, per_key: PerKey) -> KeyRows:
     """The table of key rows. Raises TableMissing, or ColumnUnfit for a column that cannot be a key of them."""
     columns = columns_for(connection, backend.source, per_key.names)
     key = [sa.Column(column.name, column.type, primary_key=True) for column in columns]
@@ -169,50 +184,7 @@ def _key_rows(connection: sa.Connection, backend: Backend, home: Place, per_key:
         raise TableMissing(table.fullname, within=backend.source.name) from None
 
 
-def _per_batch(roles: ColumnRoles, claim_rows: ClaimRows) -> ColumnRoles:
-    """The roles for claims per batch, which are these claim rows."""
-    state = roles.state
-    by_claim_rows = StateByClaimRows(column=state.column, values=state.values, owner=state.owner, claim_rows=claim_rows)
-    return replace(roles, state=by_claim_rows, claim_rows=claim_rows)
-
-
-def source_roles(
-    connection: sa.Connection, dialect: Dialect, table: sa.Table, *, columns: Columns | None
-) -> ColumnRoles:
-    """The roles of a table that has a side-car: claimjobs ignores its columns for a state.
-
-    Raises KeyUnfit, also if no unique index is over the key.
-    """
-    roles = roles_of(table, (columns or Columns()).beside_claims)
-    acceptance.check_key(connection, dialect, roles)
-    return replace(roles, key_index=key_index(connection, roles, unique=True), quote=quote_of(connection))
-
-
-def _claims(
-    connection: sa.Connection, dialect: Dialect, source: ColumnRoles, *, named: str, chosen: bool
-) -> ColumnRoles:
-    key = [sa.Column(column.name, column.type, primary_key=True) for column in source.key]
-    try:
-        table = resolve(connection, claims_table(named, key))
-    except TableMissing:
-        raise claims_missing(named, source.name, chosen=chosen) from None
-    acceptance.check_table(connection, dialect, table)
-    return roles_of(table, Columns.of_claims([column.name for column in key]))
-
-
 # --- the tables of owners, queues and batches ----------------------------------------------------------------
-
-
-def _leased(connection: sa.Connection, backend: Backend, *, mapped: bool) -> Backend:
-    """The backend for claims that are held by lease. Raises UnfitTable if the table cannot hold them."""
-    if backend.roles.claim_rows is None:
-        for role in ("owner_id",) if mapped else REQUIRED:
-            backend.roles.need(role, "claiming")
-        acceptance.check_owner(connection, backend.roles)
-    try:
-        return with_owners(connection, backend)
-    except AccessDenied as error:
-        return replace(backend, refusal=error)
 
 
 def with_owners(connection: sa.Connection, backend: Backend) -> Backend:
@@ -220,28 +192,20 @@ def with_owners(connection: sa.Connection, backend: Backend) -> Backend:
     schema of the claims. In another schema, which a name without a schema may mean as well, they are those of other
     tables of jobs. Raises UnfitTable, or AccessDenied if this user may not see the tables.
     """
-    in_batches, dialect = backend.roles.claim_rows is not None, backend.dialect
+    written = [backend.owners, *(rows.table for rows in (backend.roles.claim_rows,) if rows is not None)]
     try:
-        owners = _shared(connection, backend, backend.owners)
-        check_queues(connection, backend)
-        if in_batches:
-            _shared(connection, backend, backend.batches)
+        owners, *_ = (check_shared(connection, backend, table) for table in (*written, backend.queues))
     except sa.exc.DBAPIError as error:
-        if not dialect.errors.refuses_account(error):
+        if not backend.dialect.errors.refuses_account(error):
             raise
-        written = f"{OWNER_TABLE} and {BATCHES_TABLE}" if in_batches else OWNER_TABLE
-        needed = f"SELECT, INSERT, UPDATE and DELETE on {written}, and SELECT on {QUEUES_TABLE}"
-        raise not_consumer(f"{written} and {QUEUES_TABLE}", reason(error), needed) from error
-    acceptance.check_table(connection, dialect, owners)
+        names, queues = " and ".join(table.name for table in written), backend.queues.name
+        needed = f"SELECT, INSERT, UPDATE and DELETE on {names}, and SELECT on {queues}"
+        raise not_consumer(f"{names} and {queues}", reason(error), needed) from error
+    acceptance.check_table(connection, backend.dialect, owners)
     return replace(backend, by_lease=True)
 
 
-def check_queues(connection: sa.Connection, backend: Backend) -> None:
-    """Raises TableMissing or OwnersOutdated for the table of queues."""
-    _shared(connection, backend, backend.queues)
-
-
-def _shared(connection: sa.Connection, backend: Backend, table: sa.Table) -> sa.Table:
+def check_shared(connection: sa.Connection, backend: Backend, table: sa.Table) -> sa.Table:
     """A table that queues share, which is there as described. Raises TableMissing or OwnersOutdated."""
     try:
         return resolve(connection, table.to_metadata(sa.MetaData(), schema=backend.schema))

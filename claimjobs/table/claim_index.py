@@ -6,12 +6,12 @@ from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
 import sqlalchemy as sa
-from sqlalchemy.sql import operators
 from sqlalchemy.sql.elements import quoted_name
 
 from claimjobs.dialects import dialect_of
 from claimjobs.table.ddl import text
 from claimjobs.table.definitions import fitting
+from claimjobs.table.predicates import column_of
 from claimjobs.table.roles import ColumnRoles, is_whole
 
 
@@ -25,9 +25,8 @@ def claim_index(roles: ColumnRoles, order: Sequence[sa.ColumnElement[Any]]) -> s
         return None
     falling: dict[str, bool] = {}
     for by in (*state, *order, *_behind(roles)):
-        falls = isinstance(by, sa.UnaryExpression) and by.modifier is operators.desc_op
-        column = by.element if isinstance(by, sa.UnaryExpression) and falls else by
-        if not isinstance(column, sa.Column):
+        column, falls = column_of(by)
+        if column is None:
             return None
         falling.setdefault(column.name, falls)
     # Over a copy of the table, so that a user's description does not get one more index.
@@ -56,10 +55,7 @@ def sweep_order(connection: sa.Connection, roles: ColumnRoles) -> Sequence[sa.Co
         return order
     behind = {column.name for column in _behind(roles)}
     found = filter(is_whole, indexes_of(connection, roles.table))
-    return order if holds(found, [name for name in _names(index) if name not in behind]) else ()
-
-
-# --- the indexes that are there ------------------------------------------------------------------------------
+    return order if holds(found, [column.name for column in index.columns if column.name not in behind]) else ()
 
 
 def indexes_of(connection: sa.Connection, table: sa.Table) -> list[dict[str, Any]]:
@@ -79,22 +75,9 @@ def indexes_of(connection: sa.Connection, table: sa.Table) -> list[dict[str, Any
     return list(found.values())
 
 
-def covers(found: Sequence[Any], index: sa.Index) -> bool:
-    """Whether there is an index with this name, or one that begins with its columns but for `suspect`."""
-    named = any(other["name"] == index.name for other in found)
-    return named or holds(found, [name for name in _names(index) if name != "suspect"])
-
-
 def holds(found: Iterable[Any], columns: Sequence[str]) -> bool:
     """Whether an index begins with these columns."""
     return any(other["column_names"][: len(columns)] == list(columns) for other in found)
-
-
-def _names(index: sa.Index) -> list[str]:
-    return [column.name for column in index.columns]
-
-
-# --- one that is missing -------------------------------------------------------------------------------------
 
 
 class MissingIndex(NamedTuple):
@@ -112,35 +95,26 @@ class MissingIndex(NamedTuple):
 
 
 def missing_index(
-    connection: sa.Connection, roles: ColumnRoles, order: Sequence[sa.ColumnElement[Any]]
-) -> MissingIndex | None:
-    """The claim index, if the table has none with all columns of phase 1."""
-    return missing_among(indexes_of(connection, roles.table), roles, order, connection)
-
-
-def missing_among(
-    found: Sequence[Any],
+    bind: sa.Engine | sa.Connection,
     roles: ColumnRoles,
     order: Sequence[sa.ColumnElement[Any]],
-    bind: sa.Engine | sa.Connection,
+    found: Sequence[Any],
 ) -> MissingIndex | None:
-    """The claim index, if none of these indexes has all columns of phase 1."""
+    """The claim index, if none of the indexes that were `found` (`indexes_of`) has all columns of phase 1."""
     index = claim_index(roles, order)
-    if index is None or holds(found, _names(index)):
+    if index is None:
         return None
+    parts, taken = index.columns.keys(), {other["name"] for other in found}
     suspect = None if roles.suspect is None else roles.suspect.name
-    if holds(found, [name for name in _names(index) if name != suspect]):
-        return MissingIndex("claims read rows that they do not take", renewed(index, found, bind))
-    taken, parts = {other["name"] for other in found}, _names(index)
-    for more in ((), parts[:2][-1:], parts):  # a queue on this table with another order may have the usual name
-        index.name = quoted_name(fitting("_".join((roles.table.name, "claim", *more))), quote=None)
-        if index.name not in taken:
-            break
-    return MissingIndex("claims have no index", renewed(index, found, bind))
-
-
-def renewed(index: sa.Index, found: Sequence[Any], bind: sa.Engine | sa.Connection) -> Sequence[str]:
-    """The statements that make an index anew, whether the table has another one with its name or not."""
-    create, drop = sa.schema.CreateIndex(index), sa.schema.DropIndex(index)
-    named = any(other["name"] == index.name for other in found)
-    return [text(statement, bind) for statement in ((drop, create) if named else (create,))]
+    if holds(found, parts):
+        return None
+    effect = "claims have no index"
+    if holds(found, [name for name in parts if name != suspect]):
+        effect = "claims read rows that they do not take"
+    else:
+        for more in ((), parts[:2][-1:], parts):  # a queue on this table with another order may have the usual name
+            index.name = quoted_name(fitting("_".join((roles.table.name, "claim", *more))), quote=None)
+            if index.name not in taken:
+                break
+    drop = [sa.schema.DropIndex(index)] if index.name in taken else []
+    return MissingIndex(effect, [text(statement, bind) for statement in (*drop, sa.schema.CreateIndex(index))])

@@ -21,7 +21,7 @@ class ClaimRows:
 
     table: sa.Table
     """`claimjobs_batches`."""
-    claims: str
+    recorded_as: str
     """The name of the queue's table of jobs."""
     key: tuple[sa.Column[Any], ...]
     """The key of that table."""
@@ -30,7 +30,7 @@ class ClaimRows:
     @property
     def ours(self) -> sa.ColumnElement[bool]:
         """The predicate of a claim row of this queue."""
-        return self.table.c.claims == self.claims
+        return self.table.c.claims == self.recorded_as
 
     def of(self, owner: sa.ColumnElement[Any]) -> sa.ColumnElement[bool]:
         """The predicate of a claim row of this owner."""
@@ -44,7 +44,11 @@ class ClaimRows:
 
     def contain(self, which: sa.ColumnElement[bool] | None = None) -> sa.ColumnElement[bool]:
         """The predicate of a job whose key is in one of these claim rows."""
-        predicate: sa.ColumnElement[bool] = self._key.in_(self._listed(self.ours if which is None else which))
+        key: Any = self.key[0] if len(self.key) == 1 else sa.tuple_(*self.key)
+        listed = self.dialect.keys_listed(
+            self.table, self.table.c["keys"], self.key, self.ours if which is None else which
+        )
+        predicate: sa.ColumnElement[bool] = key.in_(listed)
         return predicate
 
     def without(self, after: Mapping[sa.Column[Any], Any] | None = None) -> sa.ColumnElement[bool]:
@@ -55,14 +59,14 @@ class ClaimRows:
         claim row whose last key is smaller. For such jobs, which are nearly all, few claim rows are read.
         """
         if not self.have_ranges or after is None or self.key[0] is not list(after)[-1]:
-            return self._in_none(self.ours)
+            return ~self.contain()
         *before, (_, key) = after.items()
         last = self.table.c.last_key
-        among_larger = self._in_none(sa.and_(self.ours, last > key))
+        among_larger = ~self.contain(sa.and_(self.ours, last > key))
         if not before:
             return among_larger
         near = sa.and_(*(column == value for column, value in before))
-        return sa.and_(among_larger, sa.or_(near, self._in_none(self.ours)))
+        return sa.and_(among_larger, sa.or_(near, ~self.contain()))
 
     @cached_property
     def have_ranges(self) -> bool:
@@ -81,14 +85,3 @@ class ClaimRows:
         if not self.have_ranges:
             return self.ours
         return sa.and_(self.ours, self.table.c.last_key >= first, self.table.c.first_key <= last)
-
-    def _in_none(self, which: sa.ColumnElement[bool]) -> sa.ColumnElement[bool]:
-        predicate: sa.ColumnElement[bool] = self._key.not_in(self._listed(which))
-        return predicate
-
-    def _listed(self, which: sa.ColumnElement[bool]) -> sa.Select[Any]:
-        return self.dialect.keys_listed(self.table, self.table.c["keys"], self.key, which)
-
-    @property
-    def _key(self) -> Any:
-        return self.key[0] if len(self.key) == 1 else sa.tuple_(*self.key)

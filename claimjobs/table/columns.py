@@ -19,7 +19,7 @@ OURS: Final = ("status", "owner_id", "owner_date", "priority", "run_at", "attemp
 """The roles whose columns each table of jobs has that claimjobs makes."""
 ROLES: Final = (*OURS, "run_again", "traceparent")
 """What a column can be, beside a part of the key."""
-BESIDE_CLAIMS: Final = ("key", "priority", "run_at")
+BESIDE_SIDE_CAR: Final = ("key", "priority", "run_at")
 """What a map may say of a table that has a side-car."""
 
 
@@ -76,19 +76,19 @@ class Columns:
                 raise ValueError(f"{state} = {value!r}: give a number, true, false or a text in quotes")
 
     @classmethod
-    def of_claims(cls, key: Sequence[str]) -> Columns:
+    def of_side_car(cls, key: Sequence[str]) -> Columns:
         """The map of a side-car with this key. A role whose name is a column of the key gets a longer name."""
         roles = ("status", "owner_date", "run_at", "attempts", "last_error", "suspect")
         names: dict[str, Any] = {role: f"claim_{role}" if role in key else role for role in roles}
         return cls(key=key, owner_id=None, priority=None, **names)
 
     @property
-    def beside_claims(self) -> Columns:
+    def beside_side_car(self) -> Columns:
         """The part of this map that applies to a table with a side-car: key, priority and run_at.
 
         Raises BadMap for another part of it, which would have no effect: the rows that it calls done would be claimed.
         """
-        others = [field for field in fields(self) if field.name not in BESIDE_CLAIMS]
+        others = [field for field in fields(self) if field.name not in BESIDE_SIDE_CAR]
         if given := [field.name for field in others if getattr(self, field.name) not in (None, field.default)]:
             raise BadMap(
                 f"with a side-car the state of a job is kept there, and {', '.join(given)} of the map would have no "

@@ -2,22 +2,37 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+import copy
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from typing import Any
 
 import sqlalchemy as sa
 
 from claimjobs.database.connect import connected, dialect_for
 from claimjobs.database.error_translation import reason
+from claimjobs.database.inspector import inspector_of
 from claimjobs.dialects import Dialect, dialect_of
 from claimjobs.dialects.table_rules import LOCK_TIMEOUT
 from claimjobs.errors import AccessDenied, TableInUse, UnfitTable
 from claimjobs.table.acceptance import check_no_own, check_table
-from claimjobs.table.claim_index import covers
-from claimjobs.table.ddl import bad_name, check_names, table_comment
-from claimjobs.table.definitions import OWNER_TABLE, SHARED_TABLES, article_table, id_above, owner_table, shared_tables
-from claimjobs.table.reflection import TableLike, columns_in_database, is_made_by_us, table_of
+from claimjobs.table.backend import jobs_of
+from claimjobs.table.claim_index import holds
+from claimjobs.table.columns import Columns
+from claimjobs.table.ddl import bad_name, check_names, side_car_name, table_comment
+from claimjobs.table.definitions import (
+    OWNER_TABLE,
+    SHARED_TABLES,
+    article_table,
+    id_above,
+    key_table,
+    owner_table,
+    shared_tables,
+    side_car_table,
+)
+from claimjobs.table.key_rows import columns_for
+from claimjobs.table.reflection import TableLike, columns_in_database, is_made_by_us, map_of, table_of
 
 
 @dataclass(frozen=True)
@@ -29,15 +44,6 @@ class MakeResult:
     dropped: tuple[str, ...] = ()
     indexes: tuple[str, ...] = ()
     """Indexes that `make` added to existing tables."""
-
-
-@dataclass(frozen=True)
-class DropPlan:
-    """What `make` with `recreate` would drop: a table, its number of rows, and how many owners it has."""
-
-    table: str
-    rows: int
-    owners: int
 
 
 def tables_for(table: TableLike) -> list[sa.Table]:
@@ -52,6 +58,68 @@ def tables_for(table: TableLike) -> list[sa.Table]:
         jobs = table_of(table)
     check_no_own(jobs)
     return [jobs, *shared_tables(jobs.schema)]
+
+
+def side_car_tables(
+    engine: sa.Engine, table: TableLike, side_car: str | bool = True, *, columns: Columns | None = None
+) -> list[sa.Table]:
+    """The tables that a queue with a side-car needs: the side-car, the owners and the queues.
+
+    For `make`, `ddl` and so on. The user's table is inspected, but not among them. The columns of the side-car's key
+    have the types and collations that they have in the database. Raises ConnectionFailed, TableMissing, NotClaimable,
+    KeyUnfit if no unique index is over the key, or UnfitTable for the side-car's name.
+    """
+    dialect = dialect_for(engine)
+    with connected(engine) as connection:
+        roles, place = jobs_of(connection, dialect, table, columns or map_of(table), beside_side_car=True)
+        key = _key_columns(connection, dialect, roles.table, roles.key_names)
+    full_name = place.full_name(roles.table)
+    name = side_car_name(full_name, side_car)
+    if flaw := dialect.table_rules.unnameable(name.rpartition(".")[2]):
+        raise UnfitTable(
+            f"table {full_name!r} cannot have a side-car {name!r} ({flaw}): choose its name in Python, as in "
+            "Queue(..., side_car='NAME'), or in a map"
+        )
+    beside = side_car_table(name, key)
+    return [beside, *shared_tables(beside.schema)]
+
+
+def key_tables(
+    engine: sa.Engine,
+    table: TableLike,
+    per_key: Sequence[str],
+    *,
+    side_car: str | bool = False,
+    columns: Columns | None = None,
+) -> list[sa.Table]:
+    """The table of key rows that `per_key` needs, for `make` and `ddl`. The table of jobs must be there."""
+    dialect = dialect_for(engine)
+    with connected(engine) as connection:
+        roles, place = jobs_of(connection, dialect, table, columns or map_of(table), beside_side_car=bool(side_car))
+        names = [column.name for column in columns_for(connection, roles, per_key)]
+        return [key_table(place.name, _key_columns(connection, dialect, roles.table, names), place.metadata)]
+
+
+def _key_columns(
+    connection: sa.Connection, dialect: Dialect, table: sa.Table, names: Iterable[str]
+) -> list[sa.Column[Any]]:
+    """Columns of a key as the database has them, not as a description in Python says. Reflection returns the collation
+    of a text only if it is not the table's default.
+    """
+    there = sa.table("columns", *map(sa.column, ("table_schema", "table_name")), schema="information_schema")
+    schema = table.schema or inspector_of(connection).default_schema_name
+    asked: Any = sa.select(sa.column("column_name").label("name"), sa.column("collation_name").label("collation"))
+    of_table = (there.c.table_schema == schema, there.c.table_name == table.name)
+    collations = {row.name: row.collation for row in connection.execute(asked.select_from(there).where(*of_table))}
+    found, columns = columns_in_database(connection, table), []
+    for name in names:
+        same = copy.copy(found[name]["type"])
+        if isinstance(same, sa.String) and collations.get(name) is not None:
+            same.collation = collations[name]
+        if hasattr(same, "create_type"):
+            same.create_type = False  # the user's type exists already
+        columns.append(dialect.key_column(name, same))
+    return columns
 
 
 # --- making them ---------------------------------------------------------------------------------------------
@@ -73,7 +141,9 @@ def make(engine: sa.Engine, tables: list[sa.Table], *, recreate: bool = False) -
         with _altering(engine, dialect, tables[0]) as connection:
             return _make(connection, dialect, tables, recreate)
     except sa.exc.DBAPIError as error:
-        missing = not _all_exist(engine, tables)
+        missing = True
+        with suppress(sa.exc.DBAPIError, UnfitTable):  # no table can have this name
+            missing = bool(missing_tables(engine, tables))
         if dialect.errors.code(error) in dialect.errors.bad_name and missing:
             raise bad_name(dialect, tables[0], error) from error
         if recreate or missing:
@@ -93,9 +163,18 @@ def _make(connection: sa.Connection, dialect: Dialect, tables: list[sa.Table], r
     kept = [table for table in there if table not in dropped]
     for table in kept:
         check_table(connection, dialect, table)
-    indexes = [index for table in kept if is_made_by_us(connection, table) for index in _lost(connection, table)]
-    for index in indexes:
-        index.create(connection)
+    lost = []
+    for table in kept:
+        if not is_made_by_us(connection, table):
+            continue
+        columns = columns_in_database(connection, table).keys()
+        found = sa.inspect(connection).get_indexes(table.name, schema=table.schema)
+        for index in table.indexes:
+            parts = index.columns.keys()
+            is_there = index.name in {other["name"] for other in found} or holds(found, [*parts][:-1])
+            if index.name == f"{table.name}_claim" and columns >= {*parts} and not is_there:
+                index.create(connection)
+                lost.append(index)
     created = [table for table in tables if table not in kept]
     for table in created:
         new = table
@@ -105,7 +184,7 @@ def _make(connection: sa.Connection, dialect: Dialect, tables: list[sa.Table], r
         connection.execute(table_comment(new))
         check_table(connection, dialect, new)  # a server may choose another engine than the description
     made, existing, gone = (tuple(table.fullname for table in some) for some in (created, kept, dropped))
-    return MakeResult(made, existing, gone, indexes=tuple(str(index.name) for index in indexes))
+    return MakeResult(made, existing, gone, indexes=tuple(str(index.name) for index in lost))
 
 
 def _in_one_schema(connection: sa.Connection, tables: list[sa.Table], dialect: Dialect) -> list[sa.Table]:
@@ -131,14 +210,6 @@ def _in_one_schema(connection: sa.Connection, tables: list[sa.Table], dialect: D
     return [table.to_metadata(metadata) if table in shared else table for table in tables]
 
 
-def _lost(connection: sa.Connection, table: sa.Table) -> list[sa.Index]:
-    """The claim index, if the table has its columns but not the index."""
-    there = columns_in_database(connection, table).keys()
-    found = sa.inspect(connection).get_indexes(table.name, schema=table.schema)
-    described = [index for index in table.indexes if index.name == f"{table.name}_claim"]
-    return [index for index in described if there >= set(index.columns.keys()) and not covers(found, index)]
-
-
 def exists(connection: sa.Connection, table: sa.Table) -> bool:
     """Whether the database has a table of this name. Raises UnfitTable for a name that it cannot have."""
     try:
@@ -156,17 +227,11 @@ def missing_tables(engine: sa.Engine, tables: Iterable[sa.Table]) -> list[sa.Tab
         return [table for table in tables if not exists(connection, table)]
 
 
-def _all_exist(engine: sa.Engine, tables: list[sa.Table]) -> bool:
-    with suppress(sa.exc.DBAPIError, UnfitTable):
-        return not missing_tables(engine, tables)
-    return False  # no table can have this name
-
-
 # --- dropping them -------------------------------------------------------------------------------------------
 
 
-def drop_plan(engine: sa.Engine, table: TableLike) -> DropPlan | None:
-    """What `recreate` would drop; None if there is nothing to drop.
+def at_stake(engine: sa.Engine, table: TableLike) -> tuple[int, int] | None:
+    """How many rows `recreate` would drop, and how many owners work on them; None if there is nothing to drop.
 
     Raises UnfitTable for a table that claimjobs did not make, and for a name whose table has other columns than the one
     that would replace it.
@@ -186,7 +251,7 @@ def drop_plan(engine: sa.Engine, table: TableLike) -> DropPlan | None:
         rows = connection.scalar(count.select_from(jobs))
         of_jobs = count.select_from(owners).where(owners.c.claims == jobs.name)
         at_work = connection.scalar(of_jobs) if exists(connection, owners) else 0
-        return DropPlan(jobs.fullname, rows or 0, at_work or 0)
+        return rows or 0, at_work or 0
 
 
 def _must_be_ours(connection: sa.Connection, table: sa.Table) -> None:
@@ -226,16 +291,12 @@ def _altering(engine: sa.Engine, dialect: Dialect, table: sa.Table) -> Iterator[
                 "or give the output of `claimjobs setup-tables --sql` (`upgrade-tables --sql`) to somebody who has it"
             ) from error
         if dialect.errors.transient_kind(error) == "lock timeout":
+            holder = None
+            with suppress(sa.exc.DBAPIError), connected(engine) as connection:
+                holder = dialect.table_rules.lock_holder(connection, table)
             raise TableInUse(
                 f"table {table.fullname!r} was not free within {LOCK_TIMEOUT:g} s: a lock on it has "
-                f"{_holder(engine, dialect, table)}; wait for the end of that transaction, or end it, then run this "
-                "again"
+                f"{holder or 'a session that this user may not see'}; wait for the end of that transaction, or end it, "
+                "then run this again"
             ) from error
         raise
-
-
-def _holder(engine: sa.Engine, dialect: Dialect, table: sa.Table) -> str:
-    holder = None
-    with suppress(sa.exc.DBAPIError), connected(engine) as connection:
-        holder = dialect.table_rules.lock_holder(connection, table)
-    return holder or "a session that this user may not see"

@@ -129,9 +129,6 @@ def has_wake_trigger(connection: sa.Connection, table: sa.Table) -> bool:
     return trigger is not None and bool(connection.scalar(sa.select(trigger.is_there(table_name(connection, table)))))
 
 
-# --- names -------------------------------------------------------------------------------------------------------
-
-
 def check_names(dialect: Dialect, tables: list[sa.Table]) -> None:
     """Check the names of tables and their parts. Raises UnfitTable for one that some databases change or cut, or refuse
     after the table is made.
@@ -161,14 +158,3 @@ def _names(table: sa.Table) -> Iterator[str]:
 def side_car_name(source: str, side_car: str | bool) -> str:
     """The chosen name of the side-car, or its default for this table. Both include the schema, if there is one."""
     return side_car if isinstance(side_car, str) else f"{source}{SIDE_CAR}"
-
-
-def check_side_car_name(dialect: Dialect, source: str, side_car: str | bool) -> str:
-    """The name of the side-car of this table. Raises UnfitTable if no table can have it."""
-    name = side_car_name(source, side_car)
-    if flaw := dialect.table_rules.unnameable(name.rpartition(".")[2]):
-        raise UnfitTable(
-            f"table {source!r} cannot have a side-car {name!r} ({flaw}): choose its name in Python, as in "
-            "Queue(..., side_car='NAME'), or in a map"
-        )
-    return name

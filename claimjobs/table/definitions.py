@@ -1,4 +1,4 @@
-"""The tables that claimjobs makes: jobs with a user's payload, owners and side-cars."""
+"""The tables that claimjobs makes: jobs with a user's payload, side-cars, key rows, and those that queues share."""
 
 from __future__ import annotations
 
@@ -127,7 +127,7 @@ def article_table(name: str = DEFAULT_TABLE, metadata: sa.MetaData | None = None
     return job_table(name, metadata or sa.MetaData(), key, *payload, index, comment=DEMONSTRATION)
 
 
-def claims_table(name: str, key: Iterable[sa.Column[Any]]) -> sa.Table:
+def side_car_table(name: str, key: Iterable[sa.Column[Any]]) -> sa.Table:
     """The side-car of a table that must not be altered: its key and the columns of an outcome, with a row for each key.
 
     A key without a row has no outcome yet. There is no foreign key to the table: it would prevent the deletion of the
@@ -136,7 +136,7 @@ def claims_table(name: str, key: Iterable[sa.Column[Any]]) -> sa.Table:
     """
     schema, _, bare = name.rpartition(".")
     columns = tuple(key)
-    names = Columns.of_claims([column.name for column in columns]).names
+    names = Columns.of_side_car([column.name for column in columns]).names
     ours = [column for column in _job_columns(fitting(f"{bare}_status"), schema or None) if column.name in names]
     for column in ours:
         column.name = column.key = names[column.name]
@@ -157,7 +157,7 @@ def owner_table(metadata: sa.MetaData | None = None, *, first: int = FIRST_OWNER
         sa.Column("id", sa.Integer, sa.Identity(start=first), primary_key=True),
         sa.Column("host", sa.String(255), nullable=False),
         sa.Column("pid", sa.Integer, nullable=False),
-        _claims("the table it takes jobs from", primary_key=False),
+        _recorded_as("the table it takes jobs from", primary_key=False),
         sa.Column("started", Instant, nullable=False, server_default=database_now()),
         sa.Column("beat", Instant, nullable=False, server_default=database_now(), comment="last sign of life"),
         sa.Column("lease", sa.Float, nullable=False, comment="seconds without a beat after which it is dead"),
@@ -173,8 +173,8 @@ def owner_table(metadata: sa.MetaData | None = None, *, first: int = FIRST_OWNER
     )
 
 
-def _claims(comment: str, *, primary_key: bool) -> sa.Column[str]:
-    """The name of the table of jobs: see `ColumnRoles.claims`."""
+def _recorded_as(comment: str, *, primary_key: bool) -> sa.Column[str]:
+    """The name of the table of jobs: see `ColumnRoles.recorded_as`."""
     return sa.Column("claims", exact_text(LONGEST_NAME), primary_key=primary_key, nullable=False, comment=comment)
 
 
@@ -193,7 +193,7 @@ def queues_table(metadata: sa.MetaData | None = None) -> sa.Table:
     return sa.Table(
         QUEUES_TABLE,
         metadata or sa.MetaData(),
-        _claims("the table of its jobs, as of an owner", primary_key=True),
+        _recorded_as("the table of its jobs, as of an owner", primary_key=True),
         sa.Column("paused", Instant, comment="since when nobody claims from it; NULL: it is not paused"),
         sa.Column("reason", sa.Text, comment="why it is paused"),
         comment=COMMENT,
@@ -206,7 +206,7 @@ def batches_table(metadata: sa.MetaData | None = None) -> sa.Table:
     return sa.Table(
         BATCHES_TABLE,
         metadata or sa.MetaData(),
-        _claims("the table of its jobs, as of an owner", primary_key=True),
+        _recorded_as("the table of its jobs, as of an owner", primary_key=True),
         sa.Column("owner_id", sa.Integer, primary_key=True, autoincrement=False, comment="who holds its jobs"),
         sa.Column("number", sa.BigInteger, primary_key=True, autoincrement=False, comment="among those of its owner"),
         sa.Column("jobs", sa.Integer, nullable=False, comment="how many jobs it has"),
@@ -222,6 +222,24 @@ def batches_table(metadata: sa.MetaData | None = None) -> sa.Table:
         comment=COMMENT,
         **table_options(),
     )
+
+
+def key_table(name: str, key: Sequence[sa.Column[Any]], metadata: sa.MetaData) -> sa.Table:
+    """The table of key rows. `name`: of the table of jobs. `key`: columns as `key_column` makes them."""
+    table = sa.Table(
+        fitting(f"{name}_keys"),
+        metadata,
+        *key,
+        sa.Column(
+            "next_at", Instant, nullable=False, server_default=database_now(), comment="when jobs may be claimed"
+        ),
+        sa.Column("held_back", sa.Boolean, nullable=False, server_default=sa.false(), comment="by a limit or a rate"),
+        sa.Column("rate_at", Instant, comment="until when what was claimed lasts at the rate; NULL: there is none"),
+        comment=COMMENT,
+        **table_options(),
+    )
+    sa.Index(fitting(f"{table.name}_at"), table.c.next_at, *table.primary_key)
+    return table
 
 
 def shared_tables(schema: str | None = None) -> list[sa.Table]:

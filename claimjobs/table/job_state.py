@@ -44,7 +44,7 @@ class State:
 
     def columns_say(self, state: str) -> sa.ColumnElement[bool]:
         """The predicate of a row whose columns express this state."""
-        predicates = self._predicates(state)
+        predicates = [] if self.column is None else [self.column == self._value(state)]
         if self.owner is not None and self._is_shared(state):
             predicates.append(self.owner.is_not(None) if state == CLAIMED else self.owner.is_(None))
         return sa.and_(*predicates) if predicates else sa.true()
@@ -58,7 +58,8 @@ class State:
         """The predicate of a row that this owner holds: no row, if there is no column for owners."""
         if self.owner is None:
             return sa.false()
-        return sa.and_(*self._predicates(CLAIMED), self.owner == me)
+        is_mine = self.owner == me
+        return is_mine if self.column is None else sa.and_(self.column == self._value(CLAIMED), is_mine)
 
     def becomes(self, state: str, me: sa.ColumnElement[Any] | None = None) -> dict[Any, Any]:
         """The values that bring a row into this state. `me`: the owner of a claimed job. It must be one of `can`.
@@ -97,9 +98,6 @@ class State:
     def _value(self, state: str) -> Any:
         return None if self.column is None else self.values.get(state, self.values[UNCLAIMED])
 
-    def _predicates(self, state: str) -> list[sa.ColumnElement[bool]]:
-        return [] if self.column is None else [self.column == self._value(state)]
-
     def _is_shared(self, state: str) -> bool:
         """Whether the column has one value for this state and another one."""
         others = [other for other in self.can if other != state]
@@ -129,9 +127,13 @@ class StateByClaimRows(State):
         return sa.and_(self.columns_say(UNCLAIMED), self.claim_rows.contain(self.claim_rows.of(me)))
 
 
-def _alike(value: Any) -> str | None:
-    """A text that is equal for all values that a column may treat as equal."""
+def plain(value: Any) -> str | None:
+    """A value as text: a program may have a boolean or a member of an Enum where another one has a number or a name."""
     if value is None:
         return None
-    plain = value.name if isinstance(value, Enum) else int(value) if isinstance(value, bool) else value
-    return str(plain).strip().casefold()
+    return str(value.name if isinstance(value, Enum) else int(value) if isinstance(value, bool) else value)
+
+
+def _alike(value: Any) -> str | None:
+    """A text that is equal for all values that a column may treat as equal."""
+    return None if value is None else str(plain(value)).strip().casefold()

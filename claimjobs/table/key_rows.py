@@ -7,19 +7,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 
 import sqlalchemy as sa
 
-from claimjobs.database.inspector import inspector_of
-from claimjobs.dialects.types import Instant, database_now, table_options
 from claimjobs.errors import BadArgument, ColumnMissing, ColumnUnfit
-from claimjobs.table.definitions import COMMENT, fitting
 from claimjobs.table.job_state import Column
+from claimjobs.table.reflection import columns_in_database
 from claimjobs.table.roles import ColumnRoles
 
-KEYS: Final = "_keys"
-"""What the name of the table ends in, after that of the table of jobs."""
 MOST_CHARACTERS: Final = 255
 """Characters that a text may have as a key: every database has an index for so many."""
 FIT: Final = (sa.Integer, sa.String, sa.Uuid)
@@ -37,7 +33,7 @@ class KeyRows:
     """Whether a key may have so many jobs in hand that it is held back."""
 
     @property
-    def key(self) -> tuple[sa.Column[Any], ...]:
+    def key(self) -> tuple[Column, ...]:
         """The same columns in the table of key rows."""
         return tuple(self.table.c[column.name] for column in self.of_jobs)
 
@@ -47,29 +43,9 @@ class KeyRows:
         return sa.and_(*(job == row for job, row in zip(self.of_jobs, self.key, strict=True)))
 
 
-def key_table(name: str, key: Sequence[sa.Column[Any]], metadata: sa.MetaData) -> sa.Table:
-    """The table of key rows. `name`: of the table of jobs. `key`: columns as `key_column` makes them."""
-    table = sa.Table(
-        fitting(f"{name}{KEYS}"),
-        metadata,
-        *key,
-        sa.Column(
-            "next_at", Instant, nullable=False, server_default=database_now(), comment="when jobs may be claimed"
-        ),
-        sa.Column("held_back", sa.Boolean, nullable=False, server_default=sa.false(), comment="by a limit or a rate"),
-        sa.Column("rate_at", Instant, comment="until when what was claimed lasts at the rate; NULL: there is none"),
-        comment=COMMENT,
-        **table_options(),
-    )
-    sa.Index(fitting(f"{table.name}_at"), table.c.next_at, *table.primary_key)
-    return table
-
-
 def columns_for(connection: sa.Connection, roles: ColumnRoles, names: Sequence[str]) -> tuple[Column, ...]:
     """The columns of the jobs. Raises ColumnMissing, BadArgument for one that claimjobs writes, or ColumnUnfit."""
-    found = {
-        column["name"]: column for column in inspector_of(connection).get_columns(roles.table.name, roles.table.schema)
-    }
+    found = columns_in_database(connection, roles.table)
     for name in names:
         if name not in roles.table.c or name not in found:
             raise ColumnMissing(roles.name, name, "limits per key", roles.quote)

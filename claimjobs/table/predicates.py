@@ -14,6 +14,7 @@ from sqlalchemy.sql.visitors import iterate, replacement_traverse
 
 from claimjobs.dialects import Lexis
 from claimjobs.errors import BadPredicate, not_understood
+from claimjobs.table.job_state import Column
 from claimjobs.table.roles import ColumnRoles
 
 Predicate = sa.ColumnElement[bool]
@@ -117,6 +118,13 @@ def _ordered(by: Any, table: sa.Table, lexis: Lexis) -> sa.ColumnElement[Any]:
     term = cast(sa.ColumnElement[Any], _over(_checked(by, lexis, "order"), table))
     is_column = isinstance(getattr(term, "element", term), sa.Column)  # a claim looks for these in its order
     return term if is_column else Whole(term, lexis, "order")
+
+
+def column_of(term: Any) -> tuple[Column | None, bool]:
+    """The column of a term of an order (None: it is another expression), and whether it descends."""
+    falls = isinstance(term, sa.UnaryExpression) and term.modifier is sa.sql.operators.desc_op
+    column = term.element if falls else term
+    return (column if isinstance(column, sa.Column) else None), falls
 
 
 def _over(expression: Any, table: sa.Table) -> Any:

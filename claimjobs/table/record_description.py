@@ -3,29 +3,17 @@
 from __future__ import annotations
 
 import json
-import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from enum import Enum
 from typing import Any, Final
 
 from claimjobs.table.backend import Backend
 from claimjobs.table.columns import CLAIMED, UNCLAIMED
+from claimjobs.table.job_state import plain
 from claimjobs.table.roles import ColumnRoles
 
 NOTHING: Final = "nothing"
 """The kind of an owner whose claims are row locks only, so that no record is left when it dies."""
-
-
-@dataclass(frozen=True)
-class Difference:
-    """How the claims of others differ from ours."""
-
-    how: str
-    """Who they are, and what is not seen."""
-    step: str
-    reclaim: str
-    """The command that reclaims the jobs of such an owner, if it is dead."""
 
 
 @dataclass(frozen=True)
@@ -53,7 +41,7 @@ class RecordDescription:
         if seen.claim_rows is None:
             return cls("rows", (_by_row(seen, **keyed),))
         beside = {} if backend.user_table is None else {"side_car": seen.table.name}
-        return cls("batches", (_text({"batches": _key(seen), **beside, **keyed}),))
+        return cls("batches", (json.dumps({"batches": seen.key_names, **beside, **keyed}),))
 
     @classmethod
     def in_row(cls, kind: str | None, sees: str | None) -> RecordDescription:
@@ -64,7 +52,7 @@ class RecordDescription:
     def without_limits(self) -> RecordDescription:
         """The same without `per_key`: who only reads sees the claims, whatever limits they keep."""
         seen = (json.loads(one) for one in self.sees)
-        return replace(self, sees=tuple(_text({k: v for k, v in one.items() if k != "per_key"}) for one in seen))
+        return replace(self, sees=tuple(json.dumps({k: v for k, v in one.items() if k != "per_key"}) for one in seen))
 
     @property
     def row(self) -> dict[str, Any]:
@@ -87,55 +75,17 @@ class RecordDescription:
             return True
         return {*self.left} <= {*other.sees} and {*other.left} <= {*self.sees}
 
-    def difference_from(self, theirs: RecordDescription, table: str, *, beside: bool) -> Difference:
-        """How claims of this table differ that do not agree. `beside`: ours are beside a side-car."""
-        if not (theirs.sees and self.sees):
-            who = "with hold='lease'" if theirs.sees else "whose Locking locks no rows"
-            here = "a Locking that locks no rows" if theirs.sees else "a claim by lease"
-            how = f"{who}, and {here} excludes no claim of theirs"
-            return Difference(how, "give all consumers of a table the same hold and locking", "`claimjobs reclaim`")
-        if (
-            beside or theirs._has_side_car or theirs._is_per_batch == self._is_per_batch
-        ):  # to claim otherwise is no help
-            both = f"{theirs.sees[0]}, and here {self.sees[0]}"
-            who = f"with another map of its columns, or another side-car or per_key ({both})"
-            step = "give all consumers of a table the same Columns, the same side_car and the same per_key"
-            return Difference(f"{who}, so their claims are not seen", step, "`claimjobs reclaim` with theirs")
-        claims = "rows" if self.kind == "batches" else "batches"
-        way, options, python = f"claims={self.kind!r}", f"--claims {claims}", f"claims={claims!r}"
-        if not self.are_claims:
-            way, options, python = "hold='transaction'", f"{options} --hold lease", f"{python}, hold='lease'"
-        how = f"with claims={claims!r}, whose claims are not seen with {way}"
-        named = "" if table == "jobs" else f" --table {shlex.quote(table)}"
-        return Difference(how, f"add {options} ({python})", f"`claimjobs reclaim {options}{named}`")
-
-    @property
-    def _is_per_batch(self) -> bool:
-        return self.sees[0].startswith('{"batches"')
-
-    @property
-    def _has_side_car(self) -> bool:
-        return '"side_car"' in self.sees[0]
+    def told_from(self, other: RecordDescription) -> str:
+        """This way in the words of options, and what else differs from the other one."""
+        if not self.sees:
+            return "a Locking that locks no rows"
+        way = f"claims={self.kind!r}" if self.are_claims else "hold='transaction'"
+        return way if self.kind != other.kind else f"{way} and {self.sees[0]}"
 
 
 def _by_row(roles: ColumnRoles, **more: Any) -> str:
     state = roles.state
     column = None if state.column is None else state.column.name
     owner = None if state.owner is None else state.owner.name
-    values = {name: _plain(state.values.get(name)) for name in (UNCLAIMED, CLAIMED)}
-    return _text({"rows": _key(roles), "owner": owner, "status": column, **values, **more})
-
-
-def _key(roles: ColumnRoles) -> list[str]:
-    return [column.name for column in roles.key]
-
-
-def _plain(value: Any) -> Any:
-    """A value as text: a program may have a boolean or a member of an Enum where another one has a number or a name."""
-    if value is None:
-        return None
-    return str(value.name if isinstance(value, Enum) else int(value) if isinstance(value, bool) else value)
-
-
-def _text(description: dict[str, Any]) -> str:
-    return json.dumps(description)
+    values = {name: plain(state.values.get(name)) for name in (UNCLAIMED, CLAIMED)}
+    return json.dumps({"rows": roles.key_names, "owner": owner, "status": column, **values, **more})

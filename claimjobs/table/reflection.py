@@ -48,23 +48,19 @@ def resolve(connection: sa.Connection, table: TableLike, columns: Columns | None
         if errors.code(error) not in errors.bad_name:
             raise
         raise TableMissing(described.fullname) from error
-    if isinstance(table, str):
-        return _reflected(connection, described, columns or Columns())
-    for column in described.columns:
-        if column.name not in there:
-            raise ColumnMissing(described.fullname, column.name, "its description in Python", quote_of(connection))
-    return described
-
-
-def _reflected(connection: sa.Connection, named: sa.Table, columns: Columns) -> sa.Table:
-    """The table with its columns. Those of instants return aware datetimes, also for a type without a time zone."""
+    if not isinstance(table, str):
+        for column in described.columns:
+            if column.name not in there:
+                quote = quote_of(connection)
+                raise ColumnMissing(described.fullname, column.name, "its description in Python", quote)
+        return described
     inspector: Any = inspector_of(connection)
-    table = sa.Table(named.name, sa.MetaData(), schema=named.schema, autoload_with=inspector, resolve_fks=False)
+    found = sa.Table(bare, sa.MetaData(), schema=described.schema, autoload_with=inspector, resolve_fks=False)
     for role, kind in INSTANTS.items():
-        column = table.columns.get(columns.names.get(role, ""))
-        if column is not None and isinstance(column.type, sa.DateTime):
-            column.type = kind()
-    return table
+        instant = found.columns.get((columns or Columns()).names.get(role, ""))
+        if instant is not None and isinstance(instant.type, sa.DateTime):
+            instant.type = kind()  # it returns aware datetimes, also for a type without a time zone
+    return found
 
 
 def columns_in_database(connection: sa.Connection, table: sa.Table) -> dict[str, Any]:
@@ -164,14 +160,14 @@ def lost_mark(connection: sa.Connection, jobs: sa.Table) -> str | None:
     return text(table_comment(jobs), connection) if made else None
 
 
-def sentence(roles: ColumnRoles, on_done: Any, *, beside: bool) -> str:
-    """What happens to done jobs, as a sentence. `beside`: their claims are in a side-car."""
+def sentence(roles: ColumnRoles, on_done: Any) -> str:
+    """What happens to done jobs, as a sentence. A table that has a side-car has no status."""
     if callable(on_done):
         return f"A function decides what happens to done jobs of table {roles.name!r}."
     if on_done == LEAVE:
         return f"Done jobs of table {roles.name!r} are left as the handler leaves them."
-    if on_done == "keep" and beside:
+    if on_done != "keep":
+        return f"Done jobs are deleted from table {roles.name!r}."
+    if roles.status is None:
         return f"Done jobs of table {roles.name!r} are kept; their keys are marked as done in the side-car."
-    if on_done == "keep" and roles.status is not None:
-        return f"Done jobs of table {roles.name!r} are kept with {roles.status.name} {roles.state.values[DONE]!r}."
-    return f"Done jobs are deleted from table {roles.name!r}."
+    return f"Done jobs of table {roles.name!r} are kept with {roles.status.name} {roles.state.values[DONE]!r}."

@@ -33,7 +33,16 @@ class ColumnRoles:
     """A table as a queue: its key, its state, its owner and its optional columns."""
 
     table: sa.Table
+    name: str
+    """The table's name, with its schema if it has one."""
     key: tuple[Column, ...]
+    key_names: tuple[str, ...]
+    columns: tuple[str, ...]
+    """The names of all columns, in the table's order."""
+    payload: tuple[Column, ...]
+    """The user's columns: those without a role."""
+    default_order: tuple[Column, ...]
+    """Lower priority numbers first, then the key: the order of the claim index."""
     state: State
     status: Column | None
     owner_id: Column | None
@@ -45,6 +54,21 @@ class ColumnRoles:
     suspect: Column | None
     run_again: Column | None
     traceparent: Column | None
+
+    failure_counts: Sequence[Column]
+    """The columns that are above 0 if a job failed before, or is a suspect."""
+    can_be_dead: bool
+    can_retry: bool
+    """Whether a failed job can wait and run again."""
+    can_suspect: bool
+    """Whether a job can be a suspect and wait."""
+    can_isolate: bool
+    """Whether a job that ends its processes is found, and is dead in the end."""
+
+    recorded_as: str
+    """The table's name in the rows of owners, pauses and claims, which are in its own schema: without that, and as the
+    server spells it. So each program has the same name for it.
+    """
     states_named: bool = False
     """Whether a map names the values of the states."""
     key_index: str | None = None
@@ -55,36 +79,6 @@ class ColumnRoles:
     """The claim rows, if these are the claims (`claims="batches"`)."""
     quote: Quote = str
     """Writes a name as the database needs it in a statement."""
-    recorded_as: str | None = None
-    """The table's name as the server has it, if that was asked."""
-
-    @cached_property
-    def name(self) -> str:
-        """The table's name, with its schema if it has one."""
-        return str(self.table.fullname)  # not the subclass of str that SQLAlchemy uses for some names
-
-    @cached_property
-    def claims(self) -> str:
-        """The table's name in the records of claims, which are in its own schema: without that, and as the server
-        spells it. So each program has the same name for it.
-        """
-        return self.recorded_as or str(self.table.name)
-
-    @cached_property
-    def columns(self) -> tuple[str, ...]:
-        """The names of all columns, in the table's order."""
-        return tuple(column.name for column in self.table.columns)
-
-    @cached_property
-    def payload(self) -> tuple[Column, ...]:
-        """The user's columns: those without a role."""
-        ours = {getattr(self, role) for role in ROLES} | set(self.key)
-        return tuple(column for column in self.table.columns if column not in ours)
-
-    @cached_property
-    def default_order(self) -> tuple[Column, ...]:
-        """Lower priority numbers first, then the key: the order of the claim index."""
-        return self.key if self.priority is None else tuple(dict.fromkeys((self.priority, *self.key)))
 
     def due(self, now: sa.ColumnElement[Any]) -> sa.ColumnElement[bool]:
         """The predicate of a row whose job may be claimed at the instant `now`, if it is `free`."""
@@ -107,11 +101,6 @@ class ColumnRoles:
     def mine(self) -> sa.ColumnElement[bool]:
         """The guard of every settle: the job is still claimed by the owner of the parameter `me`."""
         return self.state.is_claimed_by(sa.bindparam("claimjobs_me", type_=sa.Integer))
-
-    @property
-    def failure_counts(self) -> Sequence[Column]:
-        """The columns that are above 0 if a job failed before, or is a suspect."""
-        return [column for column in (self.attempts, self.suspect) if column is not None]
 
     def value_of(self, role: str, row: Mapping[str, Any], otherwise: Any = None) -> Any:
         """The value of a role in a row; `otherwise` if no column plays it, or it is NULL."""
@@ -142,34 +131,11 @@ class ColumnRoles:
         """An error, cut to what its column holds, as far as its type says it."""
         return error if self.last_error is None else cut(error, LONGEST_ERROR, self.last_error.type)
 
-    @property
-    def can_retry(self) -> bool:
-        """Whether a failed job can wait and run again."""
-        return self.attempts is not None and self.run_at is not None
-
-    @property
-    def can_be_dead(self) -> bool:
-        """Whether a job can be dead."""
-        return DEAD in self.state.can
-
-    @property
-    def can_suspect(self) -> bool:
-        """Whether a job can be a suspect and wait."""
-        return self.suspect is not None and self.run_at is not None
-
-    @property
-    def can_isolate(self) -> bool:
-        """Whether a job that ends its processes is found, and is dead in the end."""
-        return self.can_retry and self.can_suspect and self.can_be_dead
-
     def lacking(self, *roles: str) -> Iterator[UnfitTable]:
         """What the table lacks to store a failure in these columns, and that a job is dead: each as an error."""
         for role in (*roles, DEAD):
             try:
-                if role == DEAD:
-                    self.need_state(DEAD, "storing a failure")
-                else:
-                    self.need(role, "storing a failure")
+                (self.need_state if role == DEAD else self.need)(role, "storing a failure")
             except UnfitTable as lack:
                 yield lack
 
@@ -185,9 +151,6 @@ def cut(text: str, longest: int, type_: sa.types.TypeEngine[Any]) -> str:
     if most_bytes is None or len(kept.encode()) <= most_bytes:
         return kept
     return kept.encode()[: max(0, most_bytes - len("…".encode()))].decode(errors="ignore") + "…"
-
-
-# --- which column plays which role ---------------------------------------------------------------------------
 
 
 def roles_of(table: sa.Table, columns: Columns | None = None) -> ColumnRoles:
@@ -211,19 +174,34 @@ def roles_of(table: sa.Table, columns: Columns | None = None) -> ColumnRoles:
             f"table {table.fullname!r} has no primary key to name a job by: add one, or choose another table"
         )
     found: dict[str, Any] = {role: there[names[role]] if role in names else None for role in ROLES}
+    key, priority, can_wait = tuple(there[name] for name in key_names), found["priority"], found["run_at"] is not None
     state = State(found["status"], _values(table, found["status"], given.states), found["owner_id"])
-    _must_differ(table, state)
+    can_retry, can_suspect = can_wait and found["attempts"] is not None, can_wait and found["suspect"] is not None
     return ColumnRoles(
         table=table,
-        key=tuple(there[name] for name in key_names),
+        name=str(table.fullname),  # not the subclass of str that SQLAlchemy uses for some names
+        key=key,
+        key_names=tuple(key_names),
+        columns=tuple(there),
+        payload=tuple(column for column in table.columns if column not in {*found.values(), *key}),
+        default_order=key if priority is None else tuple(dict.fromkeys((priority, *key))),
         state=state,
+        failure_counts=[found[role] for role in ("attempts", "suspect") if found[role] is not None],
+        can_be_dead=DEAD in state.can,
+        can_retry=can_retry,
+        can_suspect=can_suspect,
+        can_isolate=can_retry and can_suspect and DEAD in state.can,
+        recorded_as=str(table.name),
         states_named=given.states is not None,
         **found,
     )
 
 
 def _values(table: sa.Table, status: Column | None, states: Mapping[str, Any] | None) -> Mapping[str, Any]:
-    """The value of each state that the status column can express: those of the map, or the words themselves."""
+    """The value of each state that the status column can express: those of the map, or the words themselves.
+
+    No two states have the same value, but a claimed job may have that of another state: its owner distinguishes it.
+    """
     if status is None:
         return {}
     values = dict(states or {})
@@ -235,24 +213,14 @@ def _values(table: sa.Table, status: Column | None, states: Mapping[str, Any] | 
         values = {state: state for state in STATES if state in allowed}
     if UNCLAIMED not in values:
         raise StateMissing(table.fullname, status.name, UNCLAIMED, "claiming")
-    return values
-
-
-def _must_differ(table: sa.Table, state: State) -> None:
-    """Check that no two states have the same value. Raises ColumnUnfit.
-
-    A claimed job may have the value of another state, because its owner distinguishes it.
-    """
-    for first, second in combinations([one for one in (UNCLAIMED, DONE, DEAD) if one in state.values], 2):
-        if state.column is not None and state.values[first] == state.values[second]:
+    for first, second in combinations([state for state in (UNCLAIMED, DONE, DEAD) if state in values], 2):
+        if values[first] == values[second]:
             raise ColumnUnfit(
-                f"{first!r} and {second!r} are both {state.values[first]!r} in column {state.column.name!r} of table "
+                f"{first!r} and {second!r} are both {values[first]!r} in column {status.name!r} of table "
                 f"{table.fullname!r}, so nothing distinguishes them: choose another value for one of them, or leave "
                 f"{second!r} out of the states"
             )
-
-
-# --- the index of the key ------------------------------------------------------------------------------------
+    return values
 
 
 def key_index(connection: sa.Connection, roles: ColumnRoles, *, unique: bool = False) -> str | None:
@@ -260,7 +228,7 @@ def key_index(connection: sa.Connection, roles: ColumnRoles, *, unique: bool = F
 
     `unique`: it must be a unique index over the key.
     """
-    names, table, inspector = {column.name for column in roles.key}, roles.table, inspector_of(connection)
+    names, table, inspector = {*roles.key_names}, roles.table, inspector_of(connection)
     size = None if unique else len(names)
     if set(inspector.get_pk_constraint(table.name, schema=table.schema)["constrained_columns"][:size]) == names:
         return None
@@ -269,10 +237,9 @@ def key_index(connection: sa.Connection, roles: ColumnRoles, *, unique: bool = F
         fits = set(index["column_names"][:size]) == names and is_whole(index) and (index["unique"] or not unique)
         if fits and index["name"] and index["name"] not in unused:
             return index["name"]
-    key = [column.name for column in roles.key]
     raise KeyUnfit(
-        f"no index of table {table.fullname!r} that statements can use begins with its key, {', '.join(key)}: "
-        f"{unique_index(table.fullname, key, quote_of(connection))}"
+        f"no index of table {table.fullname!r} that statements can use begins with its key, "
+        f"{', '.join(roles.key_names)}: {unique_index(table.fullname, roles.key_names, quote_of(connection))}"
     )
 
 

@@ -10,9 +10,9 @@ import pytest
 import sqlalchemy as sa
 
 from claimjobs import Queue, job_table
-from claimjobs.admin import purge
+from claimjobs.admin import stored_jobs
 from claimjobs.errors import BadPredicate, ColumnMissing
-from claimjobs.statements import purge as statements
+from claimjobs.statements import stored_jobs as statements
 from claimjobs.table.definitions import article_table
 from tests.backends import Backend, Clock
 from tests.conformance.jobs import counted, jobs
@@ -24,7 +24,7 @@ STATES = ("unclaimed", "claimed", "done", "dead")
 
 @pytest.fixture
 def small_chunks(monkeypatch: pytest.MonkeyPatch) -> int:
-    monkeypatch.setattr(purge, "AT_ONCE", 3)
+    monkeypatch.setattr(stored_jobs, "AT_ONCE", 3)
     return 3
 
 
@@ -254,10 +254,11 @@ def test_it_reads_the_jobs_of_its_state_in_their_order_and_no_others(backend: Ba
     chosen = statements.old(roles, "done", clock.now)
     keys = [row["id"] for row in backend.rows()]
     with backend.engine.connect() as connection:
-        purge_page = statements.purge_page(roles, backend.dialect, chosen, (0, keys[1_000]))
-        plan = backend.plan(connection, purge_page, {"claimjobs_limit": 100})
+        order, after = statements.purge_order(roles), (0, keys[1_000])
+        page = statements.page(roles, backend.dialect, order, chosen, after=after, order=order)
+        plan = backend.plan(connection, page, {"claimjobs_limit": 100})
         assert plan.indexes == ("jobs_claim",), plan.text
         assert not plan.sorts, plan.text
-        delete = statements.delete_old(roles, backend.dialect, chosen)
+        delete = statements.delete(roles, backend.dialect, chosen)
         plan = backend.plan(connection, delete, {"claimjobs_keys": keys[:100]})
         assert plan.indexes == (backend.primary_key_of("jobs"),), plan.text

@@ -12,8 +12,8 @@ import sqlalchemy as sa
 
 from claimjobs import Batch, Queue, make
 from claimjobs.contrib.advisory_locks import AdvisoryLocks
+from claimjobs.table.create import side_car_tables
 from claimjobs.table.definitions import shared_tables
-from claimjobs.table.tables_beside import side_car_tables
 from tests.backends import Backend, Servers
 from tests.flavours import Family
 from tests.foreign.cases import QUEUE, Case, Way

@@ -8,7 +8,7 @@ import pytest
 import sqlalchemy as sa
 
 from claimjobs import Columns, Queue
-from claimjobs.admin.purge import Kept
+from claimjobs.admin.stored_jobs import Kept
 from tests.backends import Backend
 
 STATES: Final = {"unclaimed": "new", "claimed": "busy", "done": "sent", "dead": "lost"}

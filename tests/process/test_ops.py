@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 from prometheus_client.core import Metric
 
-from claimjobs.admin.backlog import Backlog
+from claimjobs.admin.overview import Backlog
 from claimjobs.metrics.backlog_reader import Reading
 from claimjobs.metrics.collectors import OUTCOMES, of_processes, of_reading, of_report
 from claimjobs.report import Report

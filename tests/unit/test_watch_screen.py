@@ -9,8 +9,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 from rich.console import Console
 
-from claimjobs.admin.backlog import Backlog
-from claimjobs.admin.overview import FailedJob, History, KeyState, Overview
+from claimjobs.admin.overview import Backlog, FailedJob, History, KeyState, Overview
 from claimjobs.admin.stats import OwnerStats
 from claimjobs.cli.watch import line, screen, sparkline
 

@@ -12,7 +12,7 @@ from alembic.migration import MigrationContext
 
 import claimjobs
 from claimjobs import job_table, make, tables_for
-from claimjobs.table.definitions import SHARED_TABLES, claims_table
+from claimjobs.table.definitions import SHARED_TABLES, side_car_table
 from tests.backends import Backend
 
 THEIRS = {"theirs", "theirs_default"}
@@ -35,7 +35,7 @@ def emails(*more: sa.Column[Any]) -> sa.MetaData:
 @pytest.fixture
 def made(database: Backend) -> Backend:
     """A database with tables of all kinds, and some of somebody else's."""
-    side_car = claims_table("orders_claims", [sa.Column("id", sa.Integer, primary_key=True, autoincrement=False)])
+    side_car = side_car_table("orders_claims", [sa.Column("id", sa.Integer, primary_key=True, autoincrement=False)])
     described = emails().tables["emails"]
     make(database.engine, [*tables_for(described), tables_for("jobs")[0], side_car])
     for name in THEIRS:

@@ -14,7 +14,7 @@ from claimjobs.dialects import DIALECTS
 from claimjobs.dialects.table_rules import SchemaStep
 from claimjobs.errors import ClaimjobsError, TableInUse, TableMissing, UnfitTable
 from claimjobs.table.create import make
-from claimjobs.table.definitions import OWNER_TABLE, SCHEMA, claims_table
+from claimjobs.table.definitions import OWNER_TABLE, SCHEMA, side_car_table
 from tests.backends import Backend
 from tests.cli.command import claimjobs
 
@@ -31,7 +31,7 @@ LAST = SCHEMA + 3
 def earlier(backend: Backend, monkeypatch: pytest.MonkeyPatch) -> Backend:
     """A database with tables of version 1 and a job, for a program with three more steps."""
     backend.make()
-    make(backend.engine, [claims_table("orders_claims", [sa.Column("id", sa.Integer, primary_key=True)])])
+    make(backend.engine, [side_car_table("orders_claims", [sa.Column("id", sa.Integer, primary_key=True)])])
     backend.insert("jobs", [{"d": "kept", "e": ""}])
     monkeypatch.setattr(type(backend.dialect.table_rules), "steps", STEPS)
     for place in (module, tables):
@@ -63,13 +63,13 @@ def test_the_steps_of_all_databases_lead_to_the_schema_of_today() -> None:
 def test_tables_of_today_need_nothing(backend: Backend) -> None:
     backend.make()
     assert plan(backend.engine) == []
-    assert list(upgrade(backend.engine)) == []
+    assert list(upgrade(backend.engine, plan(backend.engine))) == []
 
 
 def test_each_table_gets_the_steps_of_its_kind_in_order_and_keeps_its_rows(earlier: Backend) -> None:
     steps = {table.table.name: len(table.changes) for table in plan(earlier.engine)}
     assert steps == {"claimjobs_batches": 1, OWNER_TABLE: 2, "claimjobs_queues": 1, "jobs": 2, "orders_claims": 1}
-    assert [table.table.name for table in upgrade(earlier.engine)] == list(steps)
+    assert [table.table.name for table in upgrade(earlier.engine, plan(earlier.engine))] == list(steps)
     assert plan(earlier.engine) == []
     assert [row["note"] for row in earlier.rows("jobs")] == ["100%"]
     assert "note" in columns(earlier, OWNER_TABLE)
@@ -85,23 +85,23 @@ def test_a_table_that_has_had_a_step_does_not_get_it_again(earlier: Backend) -> 
     said(earlier, "jobs", f"100% mail, made by claimjobs, schema {SCHEMA + 1}")
     [jobs] = [table for table in plan(earlier.engine) if table.table.name == "jobs"]
     assert ["CREATE INDEX" in statements[0] for statements in jobs.changes] == [True]
-    list(upgrade(earlier.engine))
+    list(upgrade(earlier.engine, plan(earlier.engine)))
     assert comment_of(earlier, "jobs") == f"100% mail, made by claimjobs, schema {LAST}"
 
 
 def test_a_step_that_is_refused_leaves_those_before_it(earlier: Backend) -> None:
     earlier.run("CREATE INDEX jobs_note ON jobs (d)")
     with pytest.raises(ClaimjobsError, match="database refused `CREATE INDEX jobs_note"):
-        list(upgrade(earlier.engine))
+        list(upgrade(earlier.engine, plan(earlier.engine)))
     assert comment_of(earlier, "jobs").endswith(f"schema {SCHEMA + 1}")
     assert "note" in columns(earlier, "jobs")
     earlier.run("DROP INDEX jobs_note" + ("" if earlier.family == "postgres" else " ON jobs"))
-    list(upgrade(earlier.engine))
+    list(upgrade(earlier.engine, plan(earlier.engine)))
     assert plan(earlier.engine) == []
 
 
 def test_one_table_of_jobs_at_a_time(earlier: Backend) -> None:
-    list(upgrade(earlier.engine, ["orders_claims"]))
+    list(upgrade(earlier.engine, plan(earlier.engine, ["orders_claims"])))
     assert [table.table.name for table in plan(earlier.engine)] == ["jobs"]
 
 
@@ -109,8 +109,8 @@ def test_a_table_in_use_is_not_waited_for(earlier: Backend) -> None:
     with earlier.new_engine().begin() as other:
         other.execute(sa.text("SELECT * FROM jobs"))
         with pytest.raises(TableInUse, match="table 'jobs' was not free within 2 s"):
-            list(upgrade(earlier.engine))
-    list(upgrade(earlier.engine))
+            list(upgrade(earlier.engine, plan(earlier.engine)))
+    list(upgrade(earlier.engine, plan(earlier.engine)))
     assert plan(earlier.engine) == []
 
 
@@ -125,7 +125,7 @@ def test_a_table_of_a_user_is_never_altered(earlier: Backend) -> None:
     earlier.run("CREATE TABLE mails (id INTEGER PRIMARY KEY, priority INTEGER)")
     assert "mails" not in {table.table.name for table in plan(earlier.engine)}
     with pytest.raises(UnfitTable, match=r"'mails' was not made by claimjobs.*setup-tables --table mails"):
-        list(upgrade(earlier.engine, ["mails"]))
+        list(upgrade(earlier.engine, plan(earlier.engine, ["mails"])))
 
 
 def test_a_database_without_tables_names_the_command_that_makes_them(backend: Backend) -> None:
