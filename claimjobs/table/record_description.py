@@ -75,7 +75,7 @@ class RecordDescription:
             return True
         return {*self.left} <= {*other.sees} and {*other.left} <= {*self.sees}
 
-    def told_from(self, other: RecordDescription) -> str:
+    def in_words(self, other: RecordDescription) -> str:
         """This way in the words of options, and what else differs from the other one."""
         if not self.sees:
             return "a Locking that locks no rows"
