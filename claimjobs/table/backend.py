@@ -69,8 +69,9 @@ class Backend:
     @property
     def tables_in_use(self) -> TablesInUse:
         """The tables of this queue."""
-        side_car = None if self.user_table is None else (self.roles.table, self.user_table.name)
-        return TablesInUse(self.dialect, (self.source.table, self.owners), side_car, self.source.depend_on_zone)
+        source, outcomes = self.source, self.roles.table
+        side_car = None if source.table is outcomes else (outcomes, source.name)
+        return TablesInUse(self.dialect, (source.table, self.owners), side_car, source.depend_on_zone)
 
     def check_primaries(self, connection: sa.Connection) -> None:
         """Raises ServerUnfit if two primaries would let two claims of one job pass.
@@ -120,15 +121,15 @@ def inspect_table(
             state = StateByClaimRows(roles.state.column, roles.state.values, roles.state.owner, claim_rows=claim_rows)
             roles = replace(roles, state=state, claim_rows=claim_rows)
             user_table = user_table and replace(user_table, claim_rows=replace(claim_rows, key=user_table.key))
+        elif by_lease:
+            for role in REQUIRED if given is None else ("owner_id",):
+                roles.need(role, "claiming")
+            acceptance.check_owner(connection, roles)
         backend = Backend(dialect or found, roles, owner_table(place.metadata), place.schema, False, user_table)
         if per_key:
             backend = replace(backend, key_rows=_key_rows_of(connection, backend, home, per_key))
         if not by_lease:
             return backend
-        if not per_batch:
-            for role in REQUIRED if given is None else ("owner_id",):
-                roles.need(role, "claiming")
-            acceptance.check_owner(connection, roles)
         try:
             return with_owners(connection, backend)
         except AccessDenied as error:
