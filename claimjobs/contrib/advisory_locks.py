@@ -14,6 +14,7 @@ from __future__ import annotations
 import json
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 from uuid import UUID
@@ -35,17 +36,18 @@ from claimjobs.table.backend import Backend
 from claimjobs.table.roles import ColumnRoles
 
 
+@dataclass(frozen=True, kw_only=True)
 class AdvisoryLocks(Locking):
-    holds = ("transaction",)
+    """Advisory locks on keys, for claims that an open transaction holds."""
 
-    def __init__(self, *, behind_pooler: bool = False) -> None:
-        """`behind_pooler`: there is a pooler in between, and it shares no session. Otherwise each new session is asked,
-        and a claim raises SessionsShared if it may be shared.
-        """
-        self._behind_pooler = behind_pooler
+    holds = ("transaction",)
+    behind_pooler: bool = False
+    """There is a pooler in between, and it shares no session. Otherwise each new session is asked, and a claim raises
+    SessionsShared if it may be shared.
+    """
 
     def locks(self, backend: Backend, selection: Selection, known: Sequence[str] = ()) -> JobLocks:
-        return AdvisoryJobLocks(backend, selection, behind_pooler=self._behind_pooler)
+        return AdvisoryJobLocks(backend, selection, behind_pooler=self.behind_pooler)
 
 
 class AdvisoryJobLocks(JobLocks):

@@ -84,9 +84,17 @@ class Replica(Locking):
             now = time.monotonic()
             if now < self._back_at:
                 return ()
-            measures = now >= self._measure_at
-            # An error of the primary is the claim's: it must not be taken for one of the replica.
-            owner = self._owner(backend, primary) if measures else None
+            measures, owner = now >= self._measure_at, None
+            if measures:
+                # The first owner that this process registered for the table and that lives, and the database's time.
+                # An error of the primary is the claim's: it must not be taken for one of the replica.
+                owners = backend.owners
+                columns = (owners.c.id, owners.c.started, owners.c.beat, owners.c.lease, database_now().label("now"))
+                here = sa.and_(
+                    owners.c.claims == backend.roles.recorded_as, of_process(owners), owners.c.died.is_(None)
+                )
+                first = sa.select(*columns).where(here).order_by(owners.c.id).limit(1)
+                owner = primary.execute(first, this_process()).one_or_none()
             try:
                 if measures and (behind := self._behind(backend, owner)):
                     self._leave(backend, behind)
@@ -114,14 +122,6 @@ class Replica(Locking):
         if self._process == os.getpid():  # the parent of a forked process still uses it
             with self._one_at_a_time:
                 self._drop()
-
-    def _owner(self, backend: Backend, primary: sa.Connection) -> sa.Row[Any] | None:
-        """The first owner that this process registered for the table and that lives, and the database's time."""
-        owners = backend.owners
-        columns = (owners.c.id, owners.c.started, owners.c.beat, owners.c.lease, database_now().label("now"))
-        here = sa.and_(owners.c.claims == backend.roles.recorded_as, of_process(owners), owners.c.died.is_(None))
-        first = sa.select(*columns).where(here).order_by(owners.c.id).limit(1)
-        return primary.execute(first, this_process()).one_or_none()
 
     def _behind(self, backend: Backend, owner: sa.Row[Any] | None) -> str | None:
         """Why it must not be used, if it is too far behind. `owner`: as it is on the primary."""

@@ -108,18 +108,18 @@ def missing(supervisor: Supervisor, reader: BacklogReader) -> Iterator[str]:
         yield error
 
 
+@dataclass(frozen=True)
 class SupervisorCollector:
     """The counts of the last snapshot. A process that was replaced stays in them, so no count goes back."""
 
-    def __init__(self, supervisor: Supervisor, table: str) -> None:
-        self._supervisor = supervisor
-        self._table = table
+    supervisor: Supervisor
+    table: str
 
     def collect(self) -> Iterator[Metric]:
         from claimjobs.metrics.collectors import of_processes, of_report  # noqa: PLC0415 - an extra
 
-        snapshot = self._supervisor.latest
-        yield from of_report(Report() if snapshot is None else snapshot.total, self._table)
+        snapshot = self.supervisor.latest
+        yield from of_report(Report() if snapshot is None else snapshot.total, self.table)
         lines = () if snapshot is None else (*snapshot.consumers, *snapshot.generators)
         running = 0 if snapshot is None else sum(line.pid is not None for line in snapshot.consumers)
-        yield from of_processes(self._table, consumers=running, replaced=sum(line.restarts for line in lines))
+        yield from of_processes(self.table, consumers=running, replaced=sum(line.restarts for line in lines))

@@ -134,8 +134,14 @@ class Supervisor:
                     try:
                         while any(child.process is not None or not child.finished for child in self._children):
                             self._tick()
-                    finally:
-                        self._end_processes()
+                    finally:  # no process is left, and the jobs of each are reclaimed
+                        for child in self._children:
+                            child.kill()
+                        for child in self._children:
+                            if child.process is not None:
+                                child.process.join()
+                                self._collect(child)
+                        self._queue.close()
                 return self._summary()
         finally:
             self._queue.engine.dispose()
@@ -156,7 +162,13 @@ class Supervisor:
         for child in self._children:
             if child.due:
                 self._start(child)
-        self._receive()
+        # Wait until a process sends a message or ends, then read the messages of all.
+        living = [child for child in self._children if child.process is not None]
+        pipes = (child.pipe for child in living if child.pipe is not None)
+        ready = wait([*pipes, *(child.process.sentinel for child in living if child.process)], TICK)
+        for child in living:
+            if child.pipe in ready and child.read(AT_ONCE):
+                self._exits.clear()
         self._kill_silent()
         for child in self._children:
             if child.process is not None and child.process.exitcode is not None:
@@ -197,15 +209,6 @@ class Supervisor:
         else:
             for command in self._sent:
                 child.send(command)
-
-    def _receive(self) -> None:
-        """Wait until a process sends a message or ends, then read the messages of all."""
-        living = [child for child in self._children if child.process is not None]
-        pipes = (child.pipe for child in living if child.pipe is not None)
-        ready = wait([*pipes, *(child.process.sentinel for child in living if child.process)], TICK)
-        for child in living:
-            if child.pipe in ready and child.read(AT_ONCE):
-                self._exits.clear()
 
     def _kill_silent(self) -> None:
         """Kill consumers that cannot run their threads: a handler holds Python's lock, or the process is stopped.
@@ -281,16 +284,6 @@ class Supervisor:
             words = "%d processes in a row ended by the same error: the run ends"
             log.error(words, STRIKES, extra={"event": RUN_GAVE_UP, "error": word.error})
             self.stop()
-
-    def _end_processes(self) -> None:
-        """Kill every process, and reclaim its jobs."""
-        for child in self._children:
-            child.kill()
-        for child in self._children:
-            if child.process is not None:
-                child.process.join()
-                self._collect(child)
-        self._queue.close()
 
     # --- deciding --------------------------------------------------------------------------------------
 
