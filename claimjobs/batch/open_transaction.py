@@ -16,10 +16,9 @@ import sqlalchemy as sa
 from sqlalchemy.orm import Session
 
 from claimjobs.claim.strategy import ClaimResult
-from claimjobs.database.clock import in_utc
 from claimjobs.database.connection import Connector
 from claimjobs.database.error_translation import raised_as_sqlalchemy_does, reason
-from claimjobs.database.transactions import savepoint
+from claimjobs.database.transactions import in_utc, savepoint
 from claimjobs.dialects.error_codes import LOST, READ_ONLY
 from claimjobs.errors import BatchRolledBack, CrossedFork, NoOpenTransaction, ReadOnly, WriteSwallowed
 from claimjobs.job import claim_of
@@ -83,7 +82,7 @@ class OpenTransaction(Connector):
             with self._breaking(connection), contextlib.ExitStack() as undone:
                 self._transaction = connection.begin()
                 undone.callback(self.close)
-                with self._in_utc(connection):
+                with in_utc(connection, self._dialect, depends=self._depends_on_zone):
                     yield connection
                 undone.pop_all()
 
@@ -181,8 +180,7 @@ class OpenTransaction(Connector):
     def _set_up(self, connection: sa.Connection) -> None:
         """Change no setting that the handler's statements depend on, and register no owner."""
         with connection.begin():
-            self._require_fit(connection)
-            self._note_zone(connection)
+            self._accept_settings(connection)
             self._limit_silence(connection)
             self._require_writable(connection)
             self.limits = self._dialect.sessions.idle_limits(connection)

@@ -5,7 +5,7 @@ That is one commit for each batch. Where the database can, it is also one statem
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Any
 
 import sqlalchemy as sa
 
@@ -13,15 +13,13 @@ from claimjobs.claim.locking import TwoPhases
 from claimjobs.claim.one_statement import OneStatement
 from claimjobs.claim.record import NUMBERS
 from claimjobs.claim.strategy import NOTHING, ClaimRequest, ClaimResult, ClaimStrategy
-from claimjobs.database.compiled_statement import CompiledStatement, PlainReader, Sent, rows_together
+from claimjobs.database.compiled_statement import CompiledStatement, Sent, rows_together
 from claimjobs.database.transactions import commits_by_itself
 from claimjobs.dialects import Key
 from claimjobs.settle.outcomes import MANY, Outcomes
 from claimjobs.settle.settler import Settler, SomeLost, batch_parameters
 from claimjobs.statements.claim import settled_by_the_dead
 from claimjobs.statements.claim_rows import settle_and_check
-
-PLAIN: Final = PlainReader()
 
 
 class SettleAndClaim:
@@ -91,7 +89,7 @@ class SettleAndClaim:
         new: dict[str, Any] = {"claimjobs_new_me": me, "claimjobs_new_number": number}
         sent = (
             Sent(claim.of(request), mine, claim.reader),
-            Sent(self._settle, {**batch_parameters(owner, outcomes), **new}, PLAIN),
+            Sent(self._settle, {**batch_parameters(owner, outcomes), **new}),
         )
         answers = rows_together(connection, claim.sessions, sent) if claim.reader.knows_columns else None
         self._were_together = answers is not None

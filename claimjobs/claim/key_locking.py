@@ -22,7 +22,7 @@ from claimjobs.claim.key_search import ALONE, KeyRow, KeySearch, KeySweep
 from claimjobs.claim.locking import JobLocks, Locking
 from claimjobs.claim.row_reader import AS_IT_IS, Marked, RowReader
 from claimjobs.claim.strategy import LATER, NOTHING, ClaimRequest, ClaimResult, Phase
-from claimjobs.database.compiled_statement import CompiledStatement, PlainReader
+from claimjobs.database.compiled_statement import CompiledStatement
 from claimjobs.dialects import Key
 from claimjobs.job import Job, key_of, values_of
 from claimjobs.per_key import PerKey, Rate
@@ -340,7 +340,7 @@ class Read:
         """All rows."""
         if self._compiled is None:
             return connection.execute(self.statement, given).all()
-        return self._compiled.rows(connection, given, PlainReader())
+        return self._compiled.rows(connection, given)
 
 
 def _aware(instant: datetime | None) -> Any:

@@ -14,7 +14,6 @@ from claimjobs.cli import exits
 from claimjobs.cli.console import completed, give_up_output, prepare_streams, say, urls_of
 from claimjobs.cli.options import options_before, with_variables
 from claimjobs.database.masking import masked
-from claimjobs.errors.dropped import INSTEAD
 from claimjobs.key_text import visible
 
 COMMANDS: Final = {
@@ -87,9 +86,6 @@ class Commands(click.Group):
         try:
             return super().invoke(ctx)
         except click.ClickException as error:
-            if isinstance(error, click.NoSuchOption) and error.option_name in INSTEAD:
-                words = f"there is no {error.option_name} any more: {INSTEAD[error.option_name]}"
-                error = click.UsageError(words, error.ctx)
             vars(error)["message"] = visible(masked(error.message, urls_of(ctx)))
             raise error from None
         except (click.Abort, click.exceptions.Exit, BrokenPipeError):

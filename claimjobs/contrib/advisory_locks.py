@@ -26,7 +26,7 @@ from claimjobs.claim.locking import JobLocks, Locking
 from claimjobs.claim.row_reader import AS_IT_IS, Marked, RowReader
 from claimjobs.claim.strategy import NOTHING, ClaimRequest, ClaimResult, Phase
 from claimjobs.database.compiled_statement import CompiledStatement
-from claimjobs.database.connection import SESSION_LOCKS
+from claimjobs.database.kept_connection import SESSION_LOCKS
 from claimjobs.dialects import Dialect, Key, Lock
 from claimjobs.errors import SessionsShared
 from claimjobs.instants import in_utc

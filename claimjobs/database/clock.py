@@ -1,10 +1,9 @@
-"""The database's time, without a statement for each reading; and the time zone of a session."""
+"""The database's time, without a statement for each reading."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from datetime import UTC, datetime
 from math import inf
 from typing import Any, Final
@@ -12,15 +11,10 @@ from typing import Any, Final
 import sqlalchemy as sa
 
 from claimjobs.database.connect import connected
-from claimjobs.database.transactions import commits_by_itself
-from claimjobs.dialects import Dialect
 from claimjobs.errors import ClaimjobsError
 
 EVERY: Final = 60.0
 """Seconds between two readings of the database's clock."""
-
-IN_UTC: Final = "claimjobs_in_utc"
-"""The key of a connection's `info` that says whether its session is in UTC. It is there for connections of our own."""
 
 
 class DatabaseClock:
@@ -38,21 +32,15 @@ class DatabaseClock:
 
     def now(self) -> float | None:
         """Seconds since 1970, by the database's clock; None while it could not be read."""
-        here = time.monotonic()
-        if here - self._read_at >= EVERY:
-            self._read_at = here
-            self._read()
-        return None if self._ahead is None else time.monotonic() + self._ahead
-
-    def _read(self) -> None:
-        """Read the database's clock. An error leaves the reading before: the claim goes on."""
-        try:
-            with connected(self._engine) as connection:
+        began = time.monotonic()
+        if began - self._read_at >= EVERY:
+            self._read_at = began
+            # An error leaves the reading before: the claim goes on.
+            with suppress(ClaimjobsError, sa.exc.SQLAlchemyError), connected(self._engine) as connection:
                 began = time.monotonic()
                 moment = connection.execute(self._statement).scalar_one()
-        except (ClaimjobsError, sa.exc.SQLAlchemyError):
-            return
-        self._ahead = in_seconds(moment) - (began + time.monotonic()) / 2
+                self._ahead = in_seconds(moment) - (began + time.monotonic()) / 2
+        return None if self._ahead is None else time.monotonic() + self._ahead
 
 
 def in_seconds(moment: datetime) -> float:
@@ -65,24 +53,3 @@ def age_at(now: datetime, instant: datetime) -> float:
     Postgres that is its `now`.
     """
     return max(0.0, in_seconds(now) - in_seconds(instant))
-
-
-@contextmanager
-def in_utc(connection: sa.Connection, dialect: Dialect, *, depends: bool) -> Iterator[None]:
-    """A block of our statements in a session that is not ours: its time zone is UTC in the block, and then as before.
-
-    `depends`: whether a statement on this table depends on the zone at all. If not, nothing is sent.
-    """
-    if not depends or connection.info.get(IN_UTC, False):
-        yield
-        return
-    sessions, local = dialect.sessions, {"local": not commits_by_itself(connection, unknown=False)}
-    connection.execute(sessions.to_utc, local).close()
-    try:
-        yield
-    except BaseException:
-        # After an error Postgres refuses every statement, and the rollback restores the zone.
-        with suppress(sa.exc.SQLAlchemyError):
-            connection.execute(sessions.zone_before, local).close()
-        raise
-    connection.execute(sessions.zone_before, local).close()

@@ -14,7 +14,6 @@ from typing import Any, Final, NamedTuple, Protocol, TypeVar
 
 import sqlalchemy as sa
 from sqlalchemy.engine.interfaces import BindTyping
-from sqlalchemy.sql.compiler import SQLCompiler
 
 from claimjobs.database.transactions import commits_by_itself
 from claimjobs.dialects.sessions import Sessions
@@ -40,18 +39,6 @@ class Reader(Protocol):
         """All rows of a driver's cursor."""
 
 
-class PlainReader:
-    """Reads rows as they are."""
-
-    def describe(self, dialect: sa.Dialect, description: Sequence[Any]) -> None:
-        """Nothing is needed."""
-
-    def fetch(self, cursor: Any) -> Sequence[Any]:
-        """All rows of a driver's cursor."""
-        rows: Sequence[Any] = cursor.fetchall()
-        return rows
-
-
 class CompiledStatement:
     """A statement that is sent often. It raises SQLAlchemy's errors, also if SQLAlchemy does not send it."""
 
@@ -64,16 +51,17 @@ class CompiledStatement:
         self._texts: dict[Any, Text] = {}
         """By the value of the constant."""
 
-    def rows(self, connection: sa.Connection, given: Given, reader: Reader) -> Sequence[Any]:
+    def rows(self, connection: sa.Connection, given: Given, reader: Reader | None = None) -> Sequence[Any]:
         """All rows of its result, as the driver returns them. The reader learns their columns before the first row."""
+        fetch = _all_rows if reader is None else reader.fetch
         text = None if self._is_new else self.text_for(connection, given)
         if text is not None:
-            return _sent(text, connection, given, reader.fetch)
-        result = connection.execute(self.statement, given)
-        assert result.cursor is not None  # noqa: S101 - it returns rows
-        reader.describe(connection.dialect, result.cursor.description)
-        rows = reader.fetch(result.cursor)
-        result.close()
+            return _sent(text, connection, given, fetch)
+        with connection.execute(self.statement, given) as result:
+            assert result.cursor is not None  # noqa: S101 - it returns rows
+            if reader is not None:
+                reader.describe(connection.dialect, result.cursor.description)
+            rows = fetch(result.cursor)
         self._is_new = False
         return rows
 
@@ -136,8 +124,13 @@ def text_of(statement: Any, dialect: sa.Dialect, given: Given, constant: str = "
             asked.append((written, bind.key, convert))
         else:
             fixed[written] = bind.value if convert is None else convert(bind.value)
-    text = Text(compiled.string, fixed, asked, order, _is_whole(compiled))
-    return _written_out(text, given, constant) if text.is_whole and order is None else text
+    changes = compiled.post_compile_params or compiled.literal_execute_params
+    called = any(bind.callable for bind in compiled.bind_names)
+    computed = compiled.insert_prefetch or compiled.update_prefetch or called
+    declared = dialect.bind_typing is BindTyping.SETINPUTSIZES
+    is_whole = not (changes or computed or declared or compiled.has_out_parameters)
+    text = Text(compiled.string, fixed, asked, order, is_whole)
+    return _written_out(text, given, constant) if is_whole and order is None else text
 
 
 def _written_out(text: Text, given: Given, constant: str) -> Text:
@@ -149,27 +142,17 @@ def _written_out(text: Text, given: Given, constant: str) -> Text:
     it is as good only if the planner knows all other constants, too.
     """
     chosen = {name: given[key] for name, key, _ in text.asked if key == constant}
-    written = {name: _literal(value) for name, value in {**text.fixed, **chosen}.items()}
-    if None in written.values():
-        return text
+    written: dict[str, str] = {}
+    for name, value in {**text.fixed, **chosen}.items():
+        if type(value) is int:
+            written[name] = f"({value})" if value < 0 else str(value)
+        elif type(value) is str and WORD.fullmatch(value):  # an enum prints another text
+            written[name] = f"'{value}'"
+        else:
+            return text
     asked = [part for part in text.asked if part[0] not in written]
     places = {name: f"%({name})s" for name, _, _ in asked}
     return Text(text.string.replace("%%", "%%%%") % {**places, **written}, {}, asked, None, True)
-
-
-def _literal(value: Any) -> str | None:
-    """A number or a plain word as SQL; None for other values."""
-    if type(value) is int:
-        return f"({value})" if value < 0 else str(value)
-    return f"'{value}'" if type(value) is str and WORD.fullmatch(value) else None  # an enum prints another text
-
-
-def _is_whole(compiled: SQLCompiler) -> bool:
-    written = compiled.post_compile_params or compiled.literal_execute_params
-    called = any(bind.callable for bind in compiled.bind_names)
-    computed = compiled.insert_prefetch or compiled.update_prefetch or called
-    declared = compiled.dialect.bind_typing is BindTyping.SETINPUTSIZES
-    return not (written or computed or declared or compiled.has_out_parameters)
 
 
 def _is_straight(connection: sa.Connection) -> bool:
@@ -207,11 +190,11 @@ def _sent(text: Text, connection: sa.Connection, given: Given, take: Callable[[A
 
 
 class Sent(NamedTuple):
-    """A statement, its parameters, and what reads its rows."""
+    """A statement, its parameters, and what reads its rows; None: they are read as they are."""
 
     statement: CompiledStatement
     given: Given
-    reader: Reader
+    reader: Reader | None = None
 
 
 def rows_together(connection: sa.Connection, sessions: Sessions, sent: Sequence[Sent]) -> list[Sequence[Any]] | None:
@@ -229,9 +212,18 @@ def rows_together(connection: sa.Connection, sessions: Sessions, sent: Sequence[
             for text, each in zip(texts, sent, strict=True):
                 cursors.append(connection.connection.cursor())
                 connection.dialect.do_execute(cursors[-1], text.string, text.parameters(each.given))
-        rows = [each.reader.fetch(cursor) for cursor, each in zip(cursors, sent, strict=True)]
+        readers = [each.reader for each in sent]
+        rows = [
+            _all_rows(cursor) if reader is None else reader.fetch(cursor)
+            for cursor, reader in zip(cursors, readers, strict=True)
+        ]
     except BaseException as error:
         connection._handle_dbapi_exception(error, "; ".join(each.string for each in texts), None, None, None)
+    return rows
+
+
+def _all_rows(cursor: Any) -> Sequence[Any]:
+    rows: Sequence[Any] = cursor.fetchall()
     return rows
 
 

@@ -7,6 +7,7 @@ import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import sqlalchemy as sa
 
@@ -89,21 +90,21 @@ def engine_of(bind: str | sa.URL | sa.Engine, *, connect_seconds: int = CONNECT_
     if (of_asyncio := getattr(bind, "sync_engine", None)) is not None:  # its driver needs a running event loop
         bind = sa.URL.set(of_asyncio.url, drivername=DRIVERS.get(of_asyncio.dialect.name, of_asyncio.url.drivername))
     if isinstance(bind, sa.Engine):
-        _require_support(bind.dialect.name)
-        _require_driver(bind.dialect.name, bind.dialect.driver + (" (async)" if bind.dialect.is_async else ""))
+        _require_known(bind.dialect.name, bind.dialect.driver + (" (async)" if bind.dialect.is_async else ""))
         return bind
     url = parse(bind)
-    _require_support(url.get_backend_name())
-    _require_driver(url.get_backend_name(), url.get_driver_name())
-    misread = DIALECTS[url.get_backend_name()]().sessions.misread_option(url.get_driver_name(), url.query)
-    if misread is not None:
-        option, step = misread
-        raise UnknownDatabase(f"{shown(url)}: in a URL the option {option!r} does not mean what it says: {step}")
-    _refuse_parts_given_twice(url)
+    _require_known(url.get_backend_name(), url.drivername.partition("+")[2])
+    _refuse_misread(url)
+    dialect = DIALECTS[url.get_backend_name()]()
+    limits = dialect.sessions.connect_arguments(url.get_driver_name(), connect_seconds)
+    wanted = {name: value for name, value in limits.items() if name not in url.query}
+    # An engine shows the query of its URL: so its secrets are passed as arguments of the driver.
+    secrets = {name: value for name, value in url.query.items() if is_secret(name) and name not in _COERCED}
+    given = {_RENAMED.get(name, name): value for name, value in secrets.items()}
     try:
-        return _engine(url, connect_seconds)
-    except sa.exc.NoSuchModuleError:
-        raise UnknownDatabase(f"no database is known by {url.drivername!r}: give a URL such as {EXAMPLES}") from None
+        engine = sa.create_engine(url.difference_update_query(secrets), connect_args={**wanted, **given})
+        _watch(engine, dialect)
+        dialect.sessions.prepare(engine)
     except (sa.exc.ArgumentError, *UNUSABLE) as error:
         raise UnknownDatabase(_unusable(url, error)) from error
     except ModuleNotFoundError as error:
@@ -111,26 +112,14 @@ def engine_of(bind: str | sa.URL | sa.Engine, *, connect_seconds: int = CONNECT_
             f"the driver of {url.drivername!r} is not installed ({error}): pip install "
             f"{PACKAGES.get(error.name or '', error.name)}, or leave the driver out of the URL"
         ) from error
-
-
-def _engine(url: sa.URL, connect_seconds: int) -> sa.Engine:
-    dialect = DIALECTS[url.get_backend_name()]()
-    limits = dialect.sessions.connect_arguments(url.get_driver_name(), connect_seconds)
-    wanted = {name: value for name, value in limits.items() if name not in url.query}
-    # An engine shows the query of its URL: so its secrets are passed as arguments of the driver.
-    secrets = {name: value for name, value in url.query.items() if is_secret(name) and name not in _COERCED}
-    given = {_RENAMED.get(name, name): value for name, value in secrets.items()}
-    engine = sa.create_engine(url.difference_update_query(secrets), connect_args={**wanted, **given})
-    _leave_read_only_members(engine, dialect)
-    _ask_before_use(engine, dialect)  # a producer has no heartbeat that would find a broken connection
-    dialect.sessions.prepare(engine)
     return engine
 
 
-def _ask_before_use(engine: sa.Engine, dialect: Dialect) -> None:
-    """Make the pool replace connections that ended while they were in it, and all that are as old.
+def _watch(engine: sa.Engine, dialect: Dialect) -> None:
+    """Make the pool replace connections that ended while they were in it, and all that are as old: a producer has no
+    heartbeat that would find a broken one. Also when a server refuses to write because it is read-only.
 
-    `pool_pre_ping` does so with a round trip before each use. But a server that ends a session sends a message at once.
+    `pool_pre_ping` pings with a round trip before each use. But a server that ends a session sends a message at once.
     So a connection that was used a moment ago, and has received nothing since, is not pinged.
     """
 
@@ -146,22 +135,18 @@ def _ask_before_use(engine: sa.Engine, dialect: Dialect) -> None:
         except engine.dialect.loaded_dbapi.Error as error:
             raise sa.exc.InvalidatePoolError from error
 
+    def refused(context: sa.engine.ExceptionContext) -> None:
+        # It may be the primary of before a failover, which still answers. New connections lead to the one of now.
+        if dialect.errors.broken_kind(context.original_exception) == READ_ONLY:
+            context.is_disconnect = True
+
+    sa.event.listen(engine, "handle_error", refused)
     sa.event.listen(engine, "connect", used)
     sa.event.listen(engine, "checkin", used)
     sa.event.listen(engine, "checkout", wanted)
 
 
-def _leave_read_only_members(engine: sa.Engine, dialect: Dialect) -> None:
-    """Make the pool replace all connections when a server refuses to write because it is read-only.
-
-    It may be the primary of before a failover, which still answers. New connections lead to whoever takes writes now.
-    """
-
-    def refused(context: sa.engine.ExceptionContext) -> None:
-        if dialect.errors.broken_kind(context.original_exception) == READ_ONLY:
-            context.is_disconnect = True
-
-    sa.event.listen(engine, "handle_error", refused)
+# --- URLs ----------------------------------------------------------------------------------------------------
 
 
 def parse(url: str | sa.URL) -> sa.URL:
@@ -192,14 +177,12 @@ def shown(url: sa.URL) -> str:
     return masked(url.render_as_string(hide_password=True))
 
 
-def _require_support(name: str) -> None:
+def _require_known(name: str, driver: str) -> None:
+    """Raise UnknownDatabase unless claimjobs works with this database, and with this driver."""
     if name not in DIALECTS:
         raise UnknownDatabase(
             f"claimjobs does not know {name!r}, only {', '.join(sorted(DIALECTS))}: give a URL such as {EXAMPLES}"
         )
-
-
-def _require_driver(name: str, driver: str) -> None:
     known = DIALECTS[name].drivers
     if driver not in known:
         raise UnknownDatabase(
@@ -208,8 +191,14 @@ def _require_driver(name: str, driver: str) -> None:
         )
 
 
-def _refuse_parts_given_twice(url: sa.URL) -> None:
-    """Refuse a URL with a part that an option gives again: the driver would get the option only."""
+def _refuse_misread(url: sa.URL) -> None:
+    """Refuse a URL with an option that does not mean what it says, or gives a part of the URL again: the driver would
+    get the option only.
+    """
+    misread = DIALECTS[url.get_backend_name()]().sessions.misread_option(url.get_driver_name(), url.query)
+    if misread is not None:
+        option, step = misread
+        raise UnknownDatabase(f"{shown(url)}: in a URL the option {option!r} does not mean what it says: {step}")
     for option, part in _PARTS.items():
         given, again = getattr(url, part), url.query.get(option)
         values = [again] if isinstance(again, str) else list(again or ())
@@ -223,6 +212,9 @@ def _refuse_parts_given_twice(url: sa.URL) -> None:
         raise UnknownDatabase(f"{shown(url)} {twice}: {step}")
 
 
+# --- connections ---------------------------------------------------------------------------------------------
+
+
 def dialect_for(engine: sa.Engine) -> Dialect:
     """The dialect of the server behind an engine. It opens a connection.
 
@@ -230,8 +222,39 @@ def dialect_for(engine: sa.Engine) -> Dialect:
     """
     with connected(engine) as connection:
         dialect = dialect_of(connection)
-        _require_version(connection, dialect)
-        return dialect
+        found = tuple(part for part in connection.dialect.server_version_info or () if isinstance(part, int))
+    if found and found < dialect.oldest:
+        raise ServerUnfit(
+            f"{dialect.title} {dotted(found)} cannot claim with SKIP LOCKED: upgrade the server to {dialect.title} "
+            f"{dotted(dialect.oldest)} or later"
+        )
+    return dialect
+
+
+_INSPECTORS: WeakKeyDictionary[sa.Connection, sa.Inspector] = WeakKeyDictionary()
+
+
+@contextmanager
+def inspected_once(connection: sa.Connection) -> Iterator[None]:
+    """In this block `inspector_of` remembers what it was told: nothing in it changes a table.
+
+    Half of the statements that open a queue asked the same again (56 on Postgres with the first claim, and 40 so).
+    """
+    _INSPECTORS[connection] = sa.inspect(connection)
+    try:
+        yield
+    finally:
+        del _INSPECTORS[connection]
+
+
+def inspector_of(connection: sa.Connection) -> sa.Inspector:
+    """What tells of the tables of this connection's database."""
+    return _INSPECTORS.get(connection) or sa.inspect(connection)
+
+
+def dotted(version: tuple[int, ...]) -> str:
+    """A version as people write it."""
+    return ".".join(map(str, version))
 
 
 @contextmanager
@@ -342,17 +365,3 @@ def _explained(engine: sa.Engine, dialect: Dialect, error: Exception) -> Claimjo
     kind, says = _PROBLEMS[problem]
     options = ", and the URL's options" if engine.url.query else ""
     return kind(f"{shown(engine.url)}: {says.format(why=why, title=dialect.title, options=options)}")
-
-
-def _require_version(connection: sa.Connection, dialect: Dialect) -> None:
-    found = tuple(part for part in connection.dialect.server_version_info or () if isinstance(part, int))
-    if found and found < dialect.oldest:
-        raise ServerUnfit(
-            f"{dialect.title} {dotted(found)} cannot claim with SKIP LOCKED: upgrade the server to {dialect.title} "
-            f"{dotted(dialect.oldest)} or later"
-        )
-
-
-def dotted(version: tuple[int, ...]) -> str:
-    """A version as people write it."""
-    return ".".join(str(part) for part in version)

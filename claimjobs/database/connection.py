@@ -7,44 +7,36 @@ import logging
 import math
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, Final, Protocol, TypeVar
+from types import TracebackType
+from typing import Any, Final, TypeVar
 
 import sqlalchemy as sa
 
 from claimjobs.control import Control
-from claimjobs.database.attempts import Attempts
-from claimjobs.database.clock import IN_UTC, in_utc
-from claimjobs.database.connect import open_connection
-from claimjobs.database.error_translation import TablesInUse, raised_as_sqlalchemy_does, reason
-from claimjobs.database.fair_lock import FairLock, Ticket
+from claimjobs.database.error_translation import TablesInUse, reason
+from claimjobs.database.kept_connection import KeptConnection
 from claimjobs.dialects import Dialect
 from claimjobs.dialects.error_codes import FULL, READ_ONLY, UNAVAILABLE
-from claimjobs.errors import ReadOnly, ServerUnreachable, StatementTimedOut, session_read_only, setting_unfit
+from claimjobs.errors import ReadOnly, ServerUnreachable, StatementTimedOut
 from claimjobs.log_events import OUTAGE_OVER, TRYING_AGAIN
-from claimjobs.options import Liveness
+from claimjobs.options import Backoff, Liveness
 from claimjobs.report import Report
-from claimjobs.signals import shielded
+from claimjobs.signals import raise_delayed, shielded
 
 Result = TypeVar("Result")
 
-SESSION_LOCKS: Final = "claimjobs_session_locks"
-"""The key of a connection's `info` with the SessionLocks of its session. They go with the session."""
-
-CALM: Final = 3.0
-"""Seconds after a lost connection in which other owners may still reconnect: that takes a second and a heartbeat."""
-
-_NOTHING: Final = contextlib.nullcontext()
+FIRST_PAUSE: Final = 0.01
+LONGEST_PAUSE: Final = 1.0
+"""Seconds. The pause before an attempt is a random part of the first, doubled with each attempt up to the longest. So
+the losers of a deadlock try again at different times."""
+FIRST_AMONG_PRIMARIES: Final = 0.1
+"""The first pause on one of several primaries. A transaction is refused there before its server has applied what
+another one has committed: at once it would often be refused again."""
+DOUBTFUL: Final = 5
+"""Attempts at work that can be divided, which end in an error that one of its rows may cause each time."""
 
 log = logging.getLogger("claimjobs.connection")
-
-
-class SessionLocks(Protocol):
-    """The advisory locks of a session, which outlast its transaction (`contrib.advisory_locks.SessionKeyLocks`)."""
-
-    def clear(self, connection: sa.Connection) -> None:
-        """Release all of them."""
 
 
 @dataclass(frozen=True)
@@ -58,15 +50,17 @@ class IdleConnection:
     """Whether another thread wants the connection now. Call it at least once in a lease."""
 
 
-class Connector:
-    """One connection, kept open. Threads use it in turn, for a transaction each.
+@dataclass
+class Outage:
+    """An outage, from its first error until the first success."""
 
-    The isolation is the dialect's, whatever the engine's default is. At REPEATABLE READ a claim would see the table as
-    it was at the transaction's start, and lock gaps on InnoDB.
-    """
+    kind: str
+    since: float = field(default_factory=time.monotonic)
+    attempts: int = 0
 
-    is_never_idle: ClassVar[bool] = False
-    """Whether a statement is sent several times in a lease, whatever happens."""
+
+class Connector(KeptConnection):
+    """One connection for short transactions. A transaction is tried again after an error that may pass."""
 
     def __init__(
         self,
@@ -82,28 +76,10 @@ class Connector:
 
         `control`: after its `stop` transactions are tried again for at most a lease.
         """
-        self.lost = 0
-        """How often a connection was lost during a transaction: its commit may have happened, or not."""
-        self.pooled = False
-        """Whether a pooler shares the session with other clients. Then claimjobs must not change its settings."""
-        self.locks_are_seen = True
-        """Whether a lock of the session is kept, and seen by all others. Otherwise only the lease tells who is dead."""
-        self._engine = engine
-        self._dialect = dialect
-        self._tables = tables
-        self._liveness = liveness
+        super().__init__(engine, dialect, liveness, tables)
         self._report = report
         self._control = control
-        self._lock = FairLock()
-        self._connection: sa.Connection | None = None
-        self._autocommit = False
-        self._opened = 0.0
         self._outage: Outage | None = None
-
-    @property
-    def is_calm(self) -> bool:
-        """Whether the connection was not lost lately. An outage may have ended the connections of other owners, too."""
-        return not self.lost or time.monotonic() - self._opened > CALM
 
     def transaction(self, work: Callable[[sa.Connection], Result], patience: float | None = None) -> Result:
         """Run `work` in a transaction and commit it. Tried again, and raises, as `attempts`."""
@@ -114,26 +90,17 @@ class Connector:
 
     def scalar(self, statement: Any, values: Mapping[str, Any] | None = None, patience: float | None = None) -> Any:
         """The first value that one statement returns, in a transaction of its own; None if there is no row."""
-        for attempt in self.attempts(patience):
-            with attempt as connection:
-                value = connection.scalar(statement, values)
-        return value
+        return self.transaction(lambda connection: connection.scalar(statement, values), patience)
 
     def rows(
         self, statement: Any, values: Mapping[str, Any] | None = None, patience: float | None = None
     ) -> Sequence[sa.Row[Any]]:
         """All rows that one statement returns, in a transaction of its own."""
-        for attempt in self.attempts(patience):
-            with attempt as connection:
-                rows = connection.execute(statement, values).all()
-        return rows
+        return self.transaction(lambda connection: connection.execute(statement, values).all(), patience)
 
     def write(self, statement: Any, values: Mapping[str, Any] | None = None, patience: float | None = None) -> int:
         """Run one statement in a transaction of its own; how many rows it wrote."""
-        for attempt in self.attempts(patience):
-            with attempt as connection:
-                count = connection.execute(statement, values).rowcount
-        return count
+        return self.transaction(lambda connection: connection.execute(statement, values).rowcount, patience)
 
     def attempts(
         self,
@@ -157,34 +124,9 @@ class Connector:
         sent without BEGIN and COMMIT if the session is ours.
         """
         patience = self._liveness.patience if patience is None else patience
-        unclear = self._liveness.lease if divisible is False else math.inf
-        return Attempts(
-            self, patience, unless, autocommit=autocommit, divisible=bool(divisible), unclear_patience=unclear
-        )
-
-    def deadline(self, failed_since: float, patience: float) -> float:
-        """Until when a transaction is tried again that failed first at this time, by this machine's clock.
-
-        After `stop` a lease is enough: then others may have its jobs, and a consumer that is told to end must end.
-        """
-        stopped_at = math.inf if self._control is None else self._control.stopped_at
-        return min(failed_since + patience, max(failed_since, stopped_at) + self._liveness.lease)
-
-    def raise_in_words(self, error: Exception) -> None:
-        """Raise StatementTimedOut or ReadOnly for the last error of all attempts, if it is one of these."""
-        if self._dialect.errors.timed_out(error):
-            raise StatementTimedOut(reason(error)) from error
-        if isinstance(error, sa.exc.DBAPIError) and self._kind(error) == READ_ONLY:
-            raise ReadOnly(self._table_name, reason(error)) from error
-
-    @property
-    def _table_name(self) -> str | None:
-        return None if self._tables is None else self._tables.name
-
-    def close(self) -> None:
-        """Close the connection; a later transaction opens another one."""
-        with self._locked():
-            self._drop()
+        unclear_errors = DOUBTFUL if divisible else math.inf
+        unclear_patience = self._liveness.lease if divisible is False else math.inf
+        return Attempts(self, patience, unless, autocommit=autocommit, unclear=(unclear_errors, unclear_patience))
 
     # --- waiting on the connection -----------------------------------------------------------------------
 
@@ -195,7 +137,7 @@ class Connector:
         Another thread that needs the connection ends the wait. Raises SQLAlchemy's errors, or ServerUnreachable.
         """
         try:
-            with shielded(), self._locked():
+            with shielded(), self._lock:
                 connection = self._open()
                 with self._breaking(connection):
                     self._set_autocommit(connection, False)
@@ -219,163 +161,9 @@ class Connector:
         self._lock.since = time.monotonic()
         return self._lock.has_waiters
 
-    # --- a single attempt --------------------------------------------------------------------------------
+    # --- errors ------------------------------------------------------------------------------------------
 
-    @contextlib.contextmanager
-    def once(self, *, autocommit: bool = False) -> Iterator[sa.Connection]:
-        """A single attempt: a transaction that the end of the block commits, and an exception rolls back."""
-        with shielded(), self._locked():
-            connection = self._open()
-            try:
-                with self._breaking(connection):
-                    self._set_autocommit(connection, autocommit and not self.pooled)
-                    with _Autocommit(connection) if self._autocommit else connection.begin(), self._in_utc(connection):
-                        yield connection
-            finally:
-                self._clear_up()
-
-    def _set_autocommit(self, connection: sa.Connection, autocommit: bool) -> None:
-        if autocommit != self._autocommit:
-            # Each call of `execution_options` would add a callback that stays until the connection is closed.
-            level: Any = "AUTOCOMMIT" if autocommit else self._dialect.isolation
-            driver_connection: Any = connection.connection.dbapi_connection
-            connection.dialect.set_isolation_level(driver_connection, level)
-            self._autocommit = autocommit
-
-    @contextlib.contextmanager
-    def _breaking(self, connection: sa.Connection) -> Iterator[None]:
-        """Drop a connection that breaks. Raises TableMissing if a table of the queue is missing, and SettingUnfit."""
-        try:
-            with raised_as_sqlalchemy_does(connection):
-                yield
-        except sa.exc.DBAPIError as error:
-            if self._dialect.errors.broken_kind(error):
-                self.lost += 1
-                self._drop()
-            elif self._autocommit and self._connection is not None and self._dialect.errors.is_stale_plan(error):
-                self._dialect.sessions.forget_prepared(self._connection.connection.driver_connection)
-            self._raise_what_it_means(error)
-            raise
-
-    def _raise_what_it_means(self, error: BaseException) -> None:
-        missing = self._tables.missing(error) if self._tables else None
-        if missing is not None:
-            raise missing from error
-        if unfit := self._dialect.errors.unfit_setting(error):
-            raise setting_unfit(*unfit) from error
-
-    def _clear_up(self) -> None:
-        """Release the locks that are kept until a transaction has ended. If that fails, end the session, which has the
-        same effect."""
-        connection = self._connection
-        if connection is None or connection.closed or connection.invalidated or SESSION_LOCKS not in connection.info:
-            return
-        try:
-            locks: SessionLocks = connection.info[SESSION_LOCKS]
-            locks.clear(connection)
-        except sa.exc.SQLAlchemyError:
-            self._drop()
-
-    def _locked(self) -> Ticket:
-        """Let one thread use the connection. If it takes longer than a lease, the connection is dead: break it."""
-        return self._lock.ticket(self._liveness.lease / 4, self._break_if_dead)
-
-    def _break_if_dead(self) -> None:
-        if time.monotonic() - self._lock.since > self._liveness.lease:
-            self._break()
-
-    def _break(self) -> None:
-        connection = self._connection
-        with contextlib.suppress(sa.exc.SQLAlchemyError, AttributeError):
-            if connection is not None and not connection.closed:
-                self._dialect.sessions.break_connection(connection.connection.driver_connection)
-
-    def _open(self) -> sa.Connection:
-        if self._connection is not None and (self._connection.invalidated or self._connection.closed):
-            # An exception that is no error of SQL did this, or a user's function that got the connection.
-            self.lost += 1
-            self._drop()
-        if self._connection is None:
-            self._connection = open_connection(self._engine)
-            self._autocommit = False
-            self._opened = time.monotonic()
-            try:
-                with raised_as_sqlalchemy_does(self._connection):
-                    self._connection.execution_options(isolation_level=self._dialect.isolation)
-                self._set_up(self._connection)
-            except BaseException as error:
-                self._drop()
-                self._raise_what_it_means(error)
-                raise
-        return self._connection
-
-    def _set_up(self, connection: sa.Connection) -> None:
-        with connection.begin():
-            declared, sessions = self._liveness.session_lock, self._dialect.sessions
-            self.pooled = not (sessions.is_as_greeted(connection) if declared is None else declared)
-            self.locks_are_seen = not self.pooled and sessions.locks_are_seen(connection)
-            if not self.pooled:
-                for setting in sessions.settings(self._liveness.lock_timeout):
-                    connection.execute(sa.text(setting))
-                if not self.locks_are_seen:
-                    sessions.catch_up(connection)
-            else:
-                self._require_fit(connection)
-                self._note_zone(connection)
-            self._limit_silence(connection)
-        with connection.begin():
-            self._on_open(connection)
-
-    def _note_zone(self, connection: sa.Connection) -> None:
-        """Note whether the session is in UTC. One that we do not set up need not be."""
-        connection.info[IN_UTC] = not self._depends_on_zone or self._dialect.sessions.is_in_utc(connection)
-
-    @property
-    def _depends_on_zone(self) -> bool:
-        return self._tables is not None and self._tables.depend_on_zone
-
-    def _in_utc(self, connection: sa.Connection) -> AbstractContextManager[None]:
-        if connection.info.get(IN_UTC, True):
-            return _NOTHING
-        return in_utc(connection, self._dialect, depends=True)
-
-    def _limit_silence(self, connection: sa.Connection) -> None:
-        """Let both ends give up a connection on which the other has been silent for a lease: its machine may be gone.
-
-        If only the client did, the server would keep the locks of a transaction that nobody can end any more.
-        """
-        sessions = self._dialect.sessions
-        if sessions.ends_idle_clients and not self.is_never_idle:
-            return
-        if sessions.is_as_greeted(connection):  # behind a pooler the server's client is the pooler
-            connection.execute(sa.text(sessions.silence_setting(self._liveness.lease))).close()
-        sessions.limit_silence(connection.connection.driver_connection, self._liveness.lease)
-
-    def _on_open(self, connection: sa.Connection) -> None:
-        """Called in a transaction of its own on every new connection. An owner's connection registers the owner."""
-
-    def _require_fit(self, connection: sa.Connection) -> None:
-        """Raise SettingUnfit if our statements would fail in a shared session, whose settings we must not change."""
-        if found := self._dialect.sessions.unfit_setting(connection):
-            raise setting_unfit(*found)
-
-    def _require_writable(self, connection: sa.Connection) -> None:
-        """Raise SettingUnfit if the engine makes its sessions read-only. A server that is may not stay so."""
-        if found := self._dialect.sessions.read_only_setting(connection):
-            raise session_read_only(self._table_name or "", *found)
-
-    def _drop(self) -> None:
-        connection, self._connection = self._connection, None
-        if connection is not None:
-            with contextlib.suppress(sa.exc.SQLAlchemyError):
-                # It must not return to the pool, because it has our settings and our session lock.
-                connection.invalidate()
-            with contextlib.suppress(sa.exc.SQLAlchemyError):
-                connection.close()
-
-    # --- outages -----------------------------------------------------------------------------------------
-
-    def _kind(self, error: BaseException | None) -> str | None:
+    def _kind(self, error: BaseException) -> str | None:
         if isinstance(error, ReadOnly):
             return READ_ONLY
         if isinstance(error, ServerUnreachable):
@@ -392,6 +180,21 @@ class Connector:
     def may_be_of_a_row(self, error: BaseException) -> bool:
         """Whether a single row of the work may be the cause of this error."""
         return isinstance(error, sa.exc.DBAPIError) and self._dialect.errors.may_be_of_a_row(error)
+
+    def deadline(self, failed_since: float, patience: float) -> float:
+        """Until when a transaction is tried again that failed first at this time, by this machine's clock.
+
+        After `stop` a lease is enough: then others may have its jobs, and a consumer that is told to end must end.
+        """
+        stopped_at = math.inf if self._control is None else self._control.stopped_at
+        return min(failed_since + patience, max(failed_since, stopped_at) + self._liveness.lease)
+
+    def raise_in_words(self, error: Exception) -> None:
+        """Raise StatementTimedOut or ReadOnly for the last error of all attempts, if it is one of these."""
+        if self._dialect.errors.timed_out(error):
+            raise StatementTimedOut(reason(error)) from error
+        if isinstance(error, sa.exc.DBAPIError) and self._kind(error) == READ_ONLY:
+            raise ReadOnly(self._table_name, reason(error)) from error
 
     def note(self, error: BaseException) -> None:
         """Count a failed attempt by its kind, whether or not another one follows; log the first of an outage."""
@@ -417,24 +220,86 @@ class Connector:
             )
 
 
-class _Autocommit:
-    """A `with` block around one statement that commits itself. It ends the transaction that SQLAlchemy may begin."""
+class Attempts:
+    """The attempts of one transaction, until one succeeds: `for attempt in attempts: with attempt as connection: ...`.
 
-    def __init__(self, connection: sa.Connection) -> None:
-        self._connection = connection
+    An error that may pass ends the block without an exception, and another attempt follows after a pause. A failure to
+    connect does so, too. Any other error is raised, and so is the last one when the time is over.
+    """
 
-    def __enter__(self) -> None:
-        pass
+    def __init__(
+        self,
+        connector: Connector,
+        patience: float,
+        unless: Control | None,
+        *,
+        autocommit: bool,
+        unclear: tuple[float, float],
+    ) -> None:
+        """`unclear`: after how many errors that the work itself may cause, and after how many seconds of no other,
+        such an error is raised.
+        """
+        self._connector = connector
+        self._patience = patience
+        self._unless = unless
+        self._autocommit = autocommit
+        self._unclear_errors_left, self._unclear_patience = unclear
+        self._unclear_since: float | None = None
+        self._succeeded = False
+        self._failed_since: float | None = None
+        first = FIRST_PAUSE if connector.pooled or connector.locks_are_seen else FIRST_AMONG_PRIMARIES
+        self._backoff = Backoff(first, LONGEST_PAUSE, least=0.0)
 
-    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        if self._connection.in_transaction():
-            self._connection.commit() if kind is None else self._connection.rollback()
+    def __iter__(self) -> Iterator[Attempts]:
+        while not self._succeeded:
+            yield self
 
+    def __enter__(self) -> sa.Connection:
+        while True:
+            self._once = self._connector.once(autocommit=self._autocommit)
+            try:
+                return self._once.__enter__()
+            except Exception as error:
+                if not self._may_go_on(error):
+                    raise
 
-@dataclass
-class Outage:
-    """An outage, from its first error until the first success."""
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> bool:
+        try:
+            self._once.__exit__(kind, error, trace)
+        except Exception as failed:  # the commit failed
+            if not self._may_go_on(failed):
+                raise
+            return True
+        if error is not None:
+            return isinstance(error, Exception) and self._may_go_on(error)
+        self._succeeded = True
+        self._connector.recovered()
+        return False
 
-    kind: str
-    since: float = field(default_factory=time.monotonic)
-    attempts: int = 0
+    def _may_go_on(self, error: Exception) -> bool:
+        """Whether another attempt follows. It waits for the pause before that attempt."""
+        raise_delayed()
+        if not self._connector.is_passing(error):
+            return False
+        self._connector.note(error)
+        now = time.monotonic()
+        if self._failed_since is None:
+            self._failed_since = now
+        is_over = now >= self._connector.deadline(self._failed_since, self._patience)
+        if is_over or self._is_of_the_work(error, now) or (self._unless is not None and self._unless.stopping):
+            self._connector.raise_in_words(error)
+            return False
+        time.sleep(self._backoff.pause())
+        raise_delayed()
+        return True
+
+    def _is_of_the_work(self, error: Exception, now: float) -> bool:
+        """Whether the work itself causes this error, as far as its attempts show."""
+        if not self._connector.may_be_of_a_row(error):
+            self._unclear_since = None
+            return False
+        self._unclear_errors_left -= 1
+        self._unclear_since = now if self._unclear_since is None else self._unclear_since
+        return self._unclear_errors_left <= 0 or now >= self._unclear_since + self._unclear_patience

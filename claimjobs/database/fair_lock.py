@@ -13,78 +13,57 @@ AGAIN: Final = 0.2
 """Seconds between two calls of `end_wait` by a waiting thread. The first call may come before the wait has begun."""
 
 
-class Ticket:
-    """One request for the lock. A `with` block waits for the lock and holds it."""
-
-    __slots__ = ("_impatient", "_lock", "_patience", "granted")
-
-    def __init__(self, lock: FairLock, patience: float, impatient: Callable[[], None]) -> None:
-        self.granted: threading.Event | None = None
-        """Set when this ticket has the lock. None: the lock was free, which is the usual case, and an event costs more
-        than everything else here."""
-        self._lock = lock
-        self._patience = patience
-        self._impatient = impatient
-
-    def __enter__(self) -> None:
-        self._lock.enter(self)
-        try:
-            if self.granted is not None:
-                self._lock.wait(self.granted, self._patience, self._impatient)
-        except BaseException:
-            self._lock.leave(self)
-            raise
-        self._lock.since = time.monotonic()
-
-    def __exit__(self, *_: object) -> None:
-        self._lock.leave(self)
-
-
 class FairLock:
-    """A lock that threads get in the order in which they asked for it.
+    """A lock that threads get in the order in which they asked for it, for a `with` block.
 
     A `threading.Lock` often goes back to the thread that has just released it. A settle that is tried again and again
     would then keep the heartbeat of its own owner waiting.
     """
 
-    def __init__(self) -> None:
-        self._tickets: deque[Ticket] = deque()
+    def __init__(self, patience: float, impatient: Callable[[], None]) -> None:
+        """`impatient` is called by a waiting thread, every `patience` seconds."""
+        self._patience, self._impatient = patience, impatient
         self._guard = threading.Lock()
+        self._turns: deque[threading.Event | None] = deque()
+        """The holder, and then who waits. An event is set when its thread has the lock. None: the lock was free, which
+        is the usual case, and an event costs more than everything else here."""
         self._end_wait: Callable[[], None] | None = None
         self.since = 0.0
         """When the current holder got the lock, or last showed that it is alive."""
 
-    def ticket(self, patience: float, impatient: Callable[[], None]) -> Ticket:
-        """A request for the lock, for a `with` block. `impatient` is called every `patience` seconds of waiting."""
-        return Ticket(self, patience, impatient)
-
-    def enter(self, ticket: Ticket) -> None:
-        """Add a ticket behind all others."""
+    def __enter__(self) -> None:
         with self._guard:
-            if self._tickets:
-                ticket.granted = threading.Event()
-            self._tickets.append(ticket)
+            turn = threading.Event() if self._turns else None
+            self._turns.append(turn)
+        if turn is not None:
+            try:
+                self._wait(turn)
+            except BaseException:
+                self._leave(turn)
+                raise
+        self.since = time.monotonic()
 
-    def leave(self, ticket: Ticket) -> None:
-        """Remove a ticket, whether it has the lock or waits for it."""
+    def __exit__(self, *_: object) -> None:
+        self._leave(self._turns[0])
+
+    def _leave(self, turn: threading.Event | None) -> None:
         with self._guard:
-            self._tickets.remove(ticket)
-            if self._tickets and (granted := self._tickets[0].granted) is not None:
-                granted.set()
+            self._turns.remove(turn)
+            if self._turns and (first := self._turns[0]) is not None:
+                first.set()
 
-    def wait(self, granted: threading.Event, patience: float, impatient: Callable[[], None]) -> None:
-        """Wait for `granted`, and call `impatient` now and then. End the wait of a holder in `releasable_by`."""
-        while self._end_wait and not granted.is_set():
+    def _wait(self, turn: threading.Event) -> None:
+        while self._end_wait and not turn.is_set():  # the holder is in `releasable_by`
             self.end_wait()
-            if not granted.wait(AGAIN):
-                impatient()
-        while not granted.wait(patience):
-            impatient()
+            if not turn.wait(AGAIN):
+                self._impatient()
+        while not turn.wait(self._patience):
+            self._impatient()
 
     @property
     def has_waiters(self) -> bool:
         """Whether a thread waits for the lock."""
-        return len(self._tickets) > 1
+        return len(self._turns) > 1
 
     @contextlib.contextmanager
     def releasable_by(self, end_wait: Callable[[], None]) -> Iterator[None]:

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any, Final
 
 import sqlalchemy as sa
@@ -12,6 +10,7 @@ import sqlalchemy as sa
 from claimjobs.database.connect import connected
 from claimjobs.database.error_translation import raised_as_sqlalchemy_does
 from claimjobs.dialects import Dialect
+from claimjobs.dialects.sessions import Sessions
 from claimjobs.errors import SessionsShared
 
 TIMES: Final = 3
@@ -22,100 +21,79 @@ SECONDS: Final = 5.0
 """How long a pooler may take to give a session to a second connection."""
 
 
-def why_shared(engine: sa.Engine, dialect: Dialect, connection: sa.Connection) -> str | None:
-    """Why the session of this connection is shared with other clients, or must be taken for shared. None: it is not.
-
-    A session that greeted its connection itself has no pooler before it. Behind a pooler a second connection works
-    between the transactions of this one. If it gets the same session, or takes it away, sessions are shared. The
-    connection must not be in a transaction.
-    """
-    with connection.begin():
-        if dialect.sessions.is_as_greeted(connection):
-            return None
-    sharing = _Sharing(engine, dialect, connection)
-    with sharing.second_connection() as second:
-        for _ in range(TIMES):
-            if why := sharing.seen(second):
-                return why
-    return None
-
-
 def require_session_lock(engine: sa.Engine, dialect: Dialect, table: sa.Table) -> None:
     """Raise SessionsShared if no session can keep a lock for a connection of this engine, or ConnectionFailed.
 
     `table`: one that is there, for the name of a lock.
     """
+    sessions, lock = dialect.sessions, sa.literal(NO_OWNER, sa.Integer)
     with connected(engine) as connection:
         with connection.begin():
-            seen = dialect.sessions.locks_are_seen(connection)
-        why = why_shared(engine, dialect, connection) if seen else "primaries do not see each other's locks"
-        if why:
+            is_seen, is_ours = sessions.locks_are_seen(connection), sessions.is_as_greeted(connection)
+        if not is_seen:
+            raise SessionsShared("primaries do not see each other's locks")
+        if not is_ours and (why := _why_shared(engine, sessions, connection)):
             raise SessionsShared(why)
         connection.detach()  # its lock must not come back to the pool
-        if not _is_kept(dialect, connection, table):
-            raise SessionsShared("the server grants such locks and keeps none")
+        with connection.begin():
+            connection.scalar(sa.select(sessions.try_session_lock(table, lock)))
+            if connection.scalar(sa.select(sessions.lock_holder(table, lock))) is None:
+                raise SessionsShared("the server grants such locks and keeps none")
 
 
-def _is_kept(dialect: Dialect, connection: sa.Connection, table: sa.Table) -> bool:
-    """Whether the server really keeps a session lock: some grant it and keep none."""
-    lock = sa.literal(NO_OWNER, sa.Integer)
+def _why_shared(engine: sa.Engine, sessions: Sessions, connection: sa.Connection) -> str | None:
+    """Why the session of this connection is shared with other clients, or must be taken for shared. None: it is not.
+
+    A session that greeted its connection itself has no pooler before it. Behind a pooler a second connection works
+    between the transactions of this one. If it gets the same session, or takes it away, sessions are shared.
+    """
+    number = sa.select(sessions.number.label("session"))
+    pool = engine.pool.recreate()  # no other thread uses its connection
+    with raised_as_sqlalchemy_does(connection):
+        second = pool.connect()
+    try:
+        for _ in range(TIMES):
+            mine = _session_of(connection, number)
+            theirs = _session_of_second(second, sessions, connection, number)
+            if theirs is None:
+                return f"the pooler has no session for a second connection within {SECONDS:g} s"
+            if theirs == mine:
+                return f"another client gets session {mine} when a transaction of this one has ended"
+            again = _session_of(connection, number)
+            second.rollback()
+            if again != mine:
+                return f"this connection had session {mine}, then session {again}"
+        return None
+    finally:
+        second.invalidate()
+        pool.dispose()
+
+
+def _session_of(connection: sa.Connection, number: sa.Select[Any]) -> int:
     with connection.begin():
-        connection.scalar(sa.select(dialect.sessions.try_session_lock(table, lock)))
-        return connection.scalar(sa.select(dialect.sessions.lock_holder(table, lock))) is not None
+        return int(connection.scalar(number) or 0)
 
 
-class _Sharing:
-    """Two connections that work in turn."""
+def _session_of_second(
+    second: Any, sessions: Sessions, connection: sa.Connection, number: sa.Select[Any]
+) -> int | None:
+    """The session of the second connection, in a transaction that stays open. None: it has to wait for one."""
+    is_late = threading.Event()
 
-    def __init__(self, engine: sa.Engine, dialect: Dialect, connection: sa.Connection) -> None:
-        self._engine, self._sessions, self._connection = engine, dialect.sessions, connection
-        self._number = sa.select(dialect.sessions.number.label("session"))
-        self._late = False
+    def cut() -> None:
+        is_late.set()
+        sessions.break_connection(second.driver_connection)
 
-    @contextmanager
-    def second_connection(self) -> Iterator[Any]:
-        """A connection of the driver, made as the engine makes its own, but in no pool that others use."""
-        pool = self._engine.pool.recreate()
-        with raised_as_sqlalchemy_does(self._connection):
-            second = pool.connect()
-        try:
-            yield second
-        finally:
-            second.invalidate()
-            pool.dispose()
-
-    def seen(self, second: Any) -> str | None:
-        """What shows that sessions are shared; None if nothing does."""
-        mine = self._mine()
-        theirs = self._theirs(second)
-        if theirs is None:
-            return f"the pooler has no session for a second connection within {SECONDS:g} s"
-        if theirs == mine:
-            return f"another client gets session {mine} when a transaction of this one has ended"
-        again = self._mine()
-        second.rollback()
-        return None if again == mine else f"this connection had session {mine}, then session {again}"
-
-    def _mine(self) -> int:
-        with self._connection.begin():
-            return int(self._connection.scalar(self._number) or 0)
-
-    def _theirs(self, second: Any) -> int | None:
-        """The session of the second connection, in a transaction that stays open. None: it has to wait for one."""
-        timer = threading.Timer(SECONDS, self._cut, [second.driver_connection])
-        timer.start()
-        try:
-            with raised_as_sqlalchemy_does(self._connection):
-                cursor = second.cursor()
-                cursor.execute(str(self._number.compile(dialect=self._engine.dialect)))
-                return int(cursor.fetchone()[0])
-        except sa.exc.DBAPIError:
-            if not self._late:
-                raise
-            return None
-        finally:
-            timer.cancel()
-
-    def _cut(self, driver_connection: Any) -> None:
-        self._late = True
-        self._sessions.break_connection(driver_connection)
+    timer = threading.Timer(SECONDS, cut)
+    timer.start()
+    try:
+        with raised_as_sqlalchemy_does(connection):
+            cursor = second.cursor()
+            cursor.execute(str(number.compile(dialect=connection.dialect)))
+            return int(cursor.fetchone()[0])
+    except sa.exc.DBAPIError:
+        if not is_late.is_set():
+            raise
+        return None
+    finally:
+        timer.cancel()

@@ -1,17 +1,22 @@
-"""Transactions: the caller's own, a block that is undone, and whether a session commits by itself."""
+"""Transactions: the caller's own, a block that is undone, the time zone, and whether a session commits by itself."""
 
 from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator
-from typing import Any
+from contextlib import AbstractContextManager
+from typing import Any, Final
 
 import sqlalchemy as sa
 from sqlalchemy.orm import Session, scoped_session
 
+from claimjobs.dialects import Dialect
 from claimjobs.errors import BadArgument
 
 CallersTransaction = sa.Connection | Session | scoped_session[Any]
+
+IN_UTC: Final = "claimjobs_in_utc"
+"""The key of a connection's `info` that says whether its session is in UTC. It is there for connections of our own."""
 
 TAKEN = "give a Connection or a Session of SQLAlchemy (`enqueue` without one commits by itself)"
 ASYNC = "await `Queue.aenqueue`, or call this in `await {0}.run_sync(lambda sync: ...)`, with `sync` in place of `{0}`"
@@ -30,47 +35,56 @@ def connection_in(given: Any) -> sa.Connection:
         what = f"{'the class' if kind is given else 'an object of'} {kind.__module__}.{kind.__qualname__}"
         is_async = hasattr(given, "run_sync")
         name = "connection" if hasattr(given, "exec_driver_sql") else "session"
-        raise _no_transaction(what, ASYNC.format(name) if is_async else TAKEN)
-    if commits_by_itself(connection, unknown=False):
-        raise _no_transaction("a connection in AUTOCOMMIT", f"set another isolation level, or {TAKEN}")
-    return connection
-
-
-def _no_transaction(given: str, step: str) -> BadArgument:
-    return BadArgument(f"rows are written in a transaction that you commit, and {given} has none: {step}")
+        step = ASYNC.format(name) if is_async else TAKEN
+    elif commits_by_itself(connection, unknown=False):
+        what, step = "a connection in AUTOCOMMIT", f"set another isolation level, or {TAKEN}"
+    else:
+        return connection
+    raise BadArgument(f"rows are written in a transaction that you commit, and {what} has none: {step}")
 
 
 @contextlib.contextmanager
-def savepoint(connection: sa.Connection) -> Iterator[None]:
-    """Undo what the block did if it raises, so that the transaction around it can go on.
+def savepoint(connection: sa.Connection, *, or_whole: bool = False) -> Iterator[None]:
+    """Undo what the block did if it raises, so that the transaction around it can go on. `or_whole`: if none has begun,
+    the block begins one, and all of it is undone, which saves two round trips.
 
     The block's own error is raised, also if the database has undone the savepoint with the whole transaction, as after
     a deadlock.
     """
-    point = connection.begin_nested()
+    is_whole = or_whole and not connection.in_transaction()
+    point = connection.begin() if is_whole else connection.begin_nested()
     try:
         yield
     except BaseException:
         with contextlib.suppress(sa.exc.DBAPIError):
             point.rollback()
         raise
-    point.commit()
+    if not is_whole:
+        point.commit()
+
+
+def in_utc(connection: sa.Connection, dialect: Dialect, *, depends: bool) -> AbstractContextManager[None]:
+    """A block of our statements: the time zone of a session that is not ours is UTC in the block, and then as before.
+
+    `depends`: whether a statement on this table depends on the zone at all. If not, nothing is sent.
+    """
+    if not depends or connection.info.get(IN_UTC, False):
+        return contextlib.nullcontext()
+    return _with_zone_switched(connection, dialect)
 
 
 @contextlib.contextmanager
-def undoing(connection: sa.Connection) -> Iterator[None]:
-    """A savepoint; or, if no transaction has begun, the whole transaction, which saves two round trips."""
-    if connection.in_transaction():
-        with savepoint(connection):
-            yield
-        return
-    whole = connection.begin()
+def _with_zone_switched(connection: sa.Connection, dialect: Dialect) -> Iterator[None]:
+    sessions, local = dialect.sessions, {"local": not commits_by_itself(connection, unknown=False)}
+    connection.execute(sessions.to_utc, local).close()
     try:
         yield
     except BaseException:
-        with contextlib.suppress(sa.exc.DBAPIError):
-            whole.rollback()
+        # After an error Postgres refuses every statement, and the rollback restores the zone.
+        with contextlib.suppress(sa.exc.SQLAlchemyError):
+            connection.execute(sessions.zone_before, local).close()
         raise
+    connection.execute(sessions.zone_before, local).close()
 
 
 def isolation_of(connection: sa.Connection) -> str | None:

@@ -68,13 +68,20 @@ class BulkInsert:
             return False
         values, text = way
         tuples = values.rows(rows)
-        if not self._dialect.copies:
-            self._insert(text, tuples)
-            return True
-        of_columns = zip(values.names, zip(*tuples, strict=True), strict=True)
-        if copies := all(self._copyable[name](column) for name, column in of_columns):
-            self._dialect.copy(self._connection, self._table, values.names, tuples)
-        return copies
+        if self._dialect.copies:
+            of_columns = zip(values.names, zip(*tuples, strict=True), strict=True)
+            if copies := all(self._copyable[name](column) for name, column in of_columns):
+                self._dialect.copy(self._connection, self._table, values.names, tuples)
+            return copies
+        # In one statement, if it is short enough for that; else by the driver's `executemany`.
+        longest = self._dialect.joins_rows
+        flat = tuple(chain.from_iterable(tuples)) if longest else ()
+        if flat and len(flat) <= _MOST_PARAMETERS and size_in_sql(flat) <= longest:
+            head, keyword, row = text.rpartition(" VALUES ")
+            self._connection.exec_driver_sql(head + keyword + ", ".join([row] * len(tuples)), flat)
+        else:
+            self._connection.exec_driver_sql(text, tuples)
+        return True
 
     def _way(self, row: Row) -> tuple[RowValues, str] | None:
         """None where SQLAlchemy must translate a schema, or compute defaults of Python for columns that are left out,
@@ -104,16 +111,6 @@ class BulkInsert:
     @cached_property
     def _copyable(self) -> Mapping[str, Callable[[Iterable[Any]], bool]]:
         return self._dialect.copyable(self._connection, self._table)
-
-    def _insert(self, text: str, tuples: list[tuple[Any, ...]]) -> None:
-        """In one statement, if it is short enough for that; else by the driver's `executemany`."""
-        longest = self._dialect.joins_rows
-        flat = tuple(chain.from_iterable(tuples)) if longest else ()
-        if flat and len(flat) <= _MOST_PARAMETERS and size_in_sql(flat) <= longest:
-            head, values, row = text.rpartition(" VALUES ")
-            self._connection.exec_driver_sql(head + values + ", ".join([row] * len(tuples)), flat)
-        else:
-            self._connection.exec_driver_sql(text, tuples)
 
 
 def size_in_sql(values: tuple[Any, ...]) -> float:

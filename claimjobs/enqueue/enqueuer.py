@@ -14,16 +14,16 @@ from typing import Final
 import sqlalchemy as sa
 
 from claimjobs import tracing
-from claimjobs.database.attempts import FIRST_PAUSE, LONGEST_PAUSE
-from claimjobs.database.clock import in_utc
 from claimjobs.database.connect import connected
+from claimjobs.database.connection import FIRST_PAUSE, LONGEST_PAUSE
 from claimjobs.database.error_translation import raised_as_sqlalchemy_does, reason
 from claimjobs.database.transactions import (
     CallersTransaction,
     commits_by_itself,
     connection_in,
+    in_utc,
     isolation_of,
-    undoing,
+    savepoint,
 )
 from claimjobs.dialects import Dialect, Key
 from claimjobs.enqueue.bulk_insert import FEW, BulkInsert
@@ -208,7 +208,7 @@ class Insert:
         """Insert a chunk, or return the error by which its rows were refused. Other errors are raised."""
         try:
             self._check_sizes(chunk.rows)
-            with undoing(self._connection), self._in_utc():
+            with savepoint(self._connection, or_whole=True), self._in_utc():
                 if self._key is not None and self._key.insert is not None:
                     rows = self._connection.execute(self._key.insert, [dict(row) for row in chunk.rows])
                     inserted = set(map(key_of, rows))
@@ -270,7 +270,7 @@ class Insert:
         if self._key is None or not self._key.changes:
             return 0
         try:
-            with undoing(self._connection), self._in_utc():
+            with savepoint(self._connection, or_whole=True), self._in_utc():
                 changed, gone = self._key.change(self._connection, chunk, but=but)
         except (sa.exc.StatementError, *UNSENDABLE) as error:
             self._raise_unless_of_a_row(error)

@@ -8,9 +8,8 @@ from typing import Any, Final, NamedTuple
 
 import sqlalchemy as sa
 
-from claimjobs.database.connect import connected, dialect_for
+from claimjobs.database.connect import connected, dialect_for, inspector_of
 from claimjobs.database.error_translation import predicate_errors
-from claimjobs.database.inspector import inspector_of
 from claimjobs.dialects import dialect_named_by
 from claimjobs.statements import samples
 from claimjobs.table.acceptance import check_no_own, check_table, integer_range

@@ -13,11 +13,10 @@ import sqlalchemy as sa
 
 from claimjobs.claim.record import record_of
 from claimjobs.control import Control
-from claimjobs.database.clock import in_utc
 from claimjobs.database.connect import connected
 from claimjobs.database.connection import Connector
 from claimjobs.database.session_sharing import require_session_lock
-from claimjobs.database.transactions import commits_by_itself
+from claimjobs.database.transactions import commits_by_itself, in_utc
 from claimjobs.enqueue.enqueuer import Enqueuer
 from claimjobs.enqueue.notifier import Notifier
 from claimjobs.errors import BadArgument, CrossedFork, DoneUndecided

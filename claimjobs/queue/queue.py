@@ -6,7 +6,7 @@ from collections.abc import AsyncGenerator, Callable, Generator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime, timedelta
 from functools import partial
-from typing import TYPE_CHECKING, Any, Never, Self
+from typing import TYPE_CHECKING, Any, Self
 
 import sqlalchemy as sa
 
@@ -23,7 +23,6 @@ from claimjobs.enqueue.enqueuer import OnBad, Rows
 from claimjobs.enqueue.recurring import OnTick, RecurringRows, Schedule
 from claimjobs.enqueue.unique_key import OnDuplicate
 from claimjobs.errors import BadArgument
-from claimjobs.errors.dropped import refuse_parameters
 from claimjobs.job import Job
 from claimjobs.options import ClaimsKind, HoldKind, Liveness, Retry, SideCar
 from claimjobs.per_key import PerKey
@@ -112,10 +111,8 @@ class Queue(QueueOperations):
         on_dead: Hook | None = None,
         dialect: Dialect | None = None,
         now: sa.ColumnElement[Any] | None = None,
-        **unknown: Never,
     ) -> None:
         """`dialect` overrides the detected capabilities of the server; `now` is an instant that tests inject."""
-        refuse_parameters(unknown)
         self.engine = engine_of(bind)
         self.report = Report()
         """Counts of what this Queue has done so far."""

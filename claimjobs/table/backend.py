@@ -7,9 +7,8 @@ from functools import cached_property
 
 import sqlalchemy as sa
 
-from claimjobs.database.connect import connected, dialect_for
+from claimjobs.database.connect import connected, dialect_for, inspected_once
 from claimjobs.database.error_translation import TablesInUse, reason
-from claimjobs.database.inspector import inspected_once
 from claimjobs.dialects import Dialect
 from claimjobs.dialects.table_rules import Place
 from claimjobs.errors import (

@@ -10,9 +10,8 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from claimjobs.database.connect import connected, dialect_for
+from claimjobs.database.connect import connected, dialect_for, inspector_of
 from claimjobs.database.error_translation import reason
-from claimjobs.database.inspector import inspector_of
 from claimjobs.dialects import Dialect, dialect_of
 from claimjobs.dialects.table_rules import LOCK_TIMEOUT
 from claimjobs.errors import AccessDenied, TableInUse, UnfitTable

@@ -8,7 +8,7 @@ from typing import Any, Final
 
 import sqlalchemy as sa
 
-from claimjobs.database.inspector import inspector_of
+from claimjobs.database.connect import inspector_of
 from claimjobs.dialects import dialect_of
 from claimjobs.dialects.types import Instant, WholeSecond
 from claimjobs.errors import ColumnMissing, NotClaimable, TableMissing, UnfitTable

@@ -10,7 +10,7 @@ from typing import Any, Final
 
 import sqlalchemy as sa
 
-from claimjobs.database.inspector import inspector_of
+from claimjobs.database.connect import inspector_of
 from claimjobs.dialects import dialect_of
 from claimjobs.errors import ColumnMissing, ColumnUnfit, KeyUnfit, Quote, StateMissing, UnfitTable, unique_index
 from claimjobs.table.claim_rows import ClaimRows

@@ -209,12 +209,6 @@ def test_an_option_that_cannot_be_meant() -> None:
     assert "'hands' is not one of 'lease', 'transaction'" in " ".join(refused("--hold", "hands").err.split())
 
 
-@pytest.mark.parametrize(("option", "told"), [("--column", "[columns]"), ("--state", "[states]")])
-def test_an_option_that_was_dropped_names_what_replaces_it(option: str, told: str) -> None:
-    assert f"there is no {option} any more: write the " in refused(option, "status=state").err
-    assert told in refused(option, "status=state").err
-
-
 @pytest.mark.parametrize(
     ("text", "told"),
     [

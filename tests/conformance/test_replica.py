@@ -370,11 +370,6 @@ def test_a_replica_that_cannot_be_read_is_left_and_a_transaction_needs_none(
         queue_at(hold="transaction")
 
 
-def test_the_parameter_that_was_dropped_names_what_replaces_it(pair: Pair) -> None:
-    with pytest.raises(TypeError, match=r"use locking=Replica\(url\) of claimjobs.contrib.replica"):
-        Queue(pair.primary.url, candidates=pair.replica.url)  # type: ignore[arg-type]
-
-
 @pytest.mark.parametrize(("asleep", "lag"), [(False, 14.0), (True, 0.0)])
 def test_an_owner_that_sleeps_writes_fewer_heartbeats_and_no_lag_is_concluded_from_that(
     asleep: bool, lag: float

@@ -67,11 +67,6 @@ EXPLAINED: Final[dict[tuple[str, str, str], str]] = {
     ): "Without jobs there are no suspects among them.",
     (
         "claimjobs/enqueue/notifier.py",
-        "if self._try(connection, rows) and self._dialect.interrupts:",
-        "if (self._try(connection, rows)):",
-    ): "Where the dialect does not interrupt, no session is chosen.",
-    (
-        "claimjobs/enqueue/notifier.py",
         "rows = 0 if transaction is None else self._waiting.pop(transaction, 0)",
         "rows = 1 if transaction is None else self._waiting.pop(transaction, 0)",
     ): "SQLAlchemy tells of no commit without a transaction.",

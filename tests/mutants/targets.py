@@ -40,7 +40,7 @@ TARGETS: Final[dict[str, tuple[str, str]]] = {
     ),
     "holds": (
         "lease/lease_hold lease/transaction_hold batch/open_transaction "
-        "database/connection database/attempts database/fair_lock",
+        "database/connection database/kept_connection database/fair_lock",
         "unit/test_fair_lock test_cut_claims test_transaction test_transaction_lost test_key_only test_owners "
         "test_turn test_outage test_connections test_lost_answers test_unavailable test_large_batches test_liveness "
         "test_declared_dead test_reclaim test_calls",

@@ -17,7 +17,7 @@ import sqlalchemy as sa
 from claimjobs import errors
 from claimjobs.claim.candidates import key_not_unique
 from claimjobs.database.error_translation import passes
-from claimjobs.errors.tables import claims_missing
+from claimjobs.errors import claims_missing
 from claimjobs.table import definitions
 
 ROOT = Path(__file__).parents[2]

@@ -17,28 +17,29 @@ def _never() -> None:
 
 
 def test_nobody_has_two_turns_while_another_waits() -> None:
-    lock = FairLock()
+    lock = FairLock(PATIENCE, _never)
     for _ in range(20):
         turns: list[str] = []
 
         def wait_for_it(turns: list[str] = turns) -> None:
-            with lock.ticket(PATIENCE, _never):
+            with lock:
                 turns.append("who waited")
 
         waiting = threading.Thread(target=wait_for_it)
-        with lock.ticket(PATIENCE, _never):
+        with lock:
             waiting.start()
             poll(lambda: lock.has_waiters, DEADLINE)
-        with lock.ticket(PATIENCE, _never):
+        with lock:
             turns.append("who had it")
         waiting.join(DEADLINE)
         assert turns == ["who waited", "who had it"]
 
 
 def test_whoever_waits_is_impatient_now_and_then() -> None:
-    lock, asked = FairLock(), threading.Event()
-    with lock.ticket(PATIENCE, _never):
-        waiting = threading.Thread(target=lambda: lock.ticket(PATIENCE, asked.set).__enter__())
+    asked = threading.Event()
+    lock = FairLock(PATIENCE, asked.set)
+    with lock:
+        waiting = threading.Thread(target=lock.__enter__)
         waiting.start()
         assert asked.wait(120)
     waiting.join(120)
@@ -46,18 +47,18 @@ def test_whoever_waits_is_impatient_now_and_then() -> None:
 
 
 def test_whoever_leaves_the_line_does_not_hold_it_up() -> None:
-    lock = FairLock()
-
     def leave() -> None:
         raise InterruptedError
 
     def give_up() -> None:
-        with pytest.raises(InterruptedError), lock.ticket(PATIENCE, leave):
+        with pytest.raises(InterruptedError), lock:
             pass
 
-    with lock.ticket(PATIENCE, _never):
+    lock = FairLock(PATIENCE, leave)
+
+    with lock:
         waiting = threading.Thread(target=give_up)
         waiting.start()
         waiting.join(120)
-    with lock.ticket(PATIENCE, _never):
+    with lock:
         pass
