@@ -5,8 +5,8 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections import Counter
 from dataclasses import dataclass, field, fields
-from itertools import accumulate
-from typing import Any, Final
+from itertools import accumulate, zip_longest
+from typing import ClassVar, Final
 
 SECONDS: Final = (
     *(0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5),
@@ -21,10 +21,10 @@ SIZES: Final = (1.0, 2.0, 5.0, 10.0, 20.0, 50.0, 100.0, 200.0, 500.0, 1000.0, 20
 class Histogram:
     """Counts of values. Empty until the first value, so that a histogram that is not used costs nothing to send."""
 
-    bounds: tuple[float, ...]
     counts: list[int] = field(default_factory=list)
     """How many values are at most as large as each bound, and larger than the bound before; last: larger ones."""
     sum: float = 0.0
+    bounds: ClassVar[tuple[float, ...]] = SECONDS
 
     def observe(self, value: float, times: int = 1) -> None:
         """Add a value so many times."""
@@ -34,11 +34,8 @@ class Histogram:
         self.sum += value * times
 
     def __add__(self, other: Histogram) -> Histogram:
-        if not (self.counts and other.counts):
-            used = self if self.counts else other
-            return Histogram(used.bounds, list(used.counts), used.sum)
-        counts = [mine + theirs for mine, theirs in zip(self.counts, other.counts, strict=True)]
-        return Histogram(self.bounds, counts, self.sum + other.sum)
+        counts = [mine + theirs for mine, theirs in zip_longest(self.counts, other.counts, fillvalue=0)]
+        return type(self)(counts, self.sum + other.sum)
 
     @property
     def cumulative(self) -> list[tuple[str, float]]:
@@ -47,30 +44,25 @@ class Histogram:
         return list(zip((*map(str, self.bounds), "+Inf"), map(float, accumulate(counts)), strict=True))
 
 
+class SizeHistogram(Histogram):
+    """The same of sizes of batches."""
+
+    bounds = SIZES
+
+
 @dataclass
 class BatchTimes:
     """Sizes and times of batches. Empty unless the Queue measures them: see `claimjobs.batch.batch_timer`."""
 
-    batch_jobs: Histogram = field(default_factory=lambda: Histogram(SIZES))
+    batch_jobs: Histogram = field(default_factory=SizeHistogram)
     """Jobs of each batch that is not empty."""
-    due_to_claimed: Histogram = field(default_factory=lambda: Histogram(SECONDS))
+    due_to_claimed: Histogram = field(default_factory=Histogram)
     """Seconds, of some jobs of each batch."""
-    claimed_to_settled: Histogram = field(default_factory=lambda: Histogram(SECONDS))
+    claimed_to_settled: Histogram = field(default_factory=Histogram)
     """Seconds, of each job."""
 
     def __add__(self, other: BatchTimes) -> BatchTimes:
         return BatchTimes(**{f.name: getattr(self, f.name) + getattr(other, f.name) for f in fields(self)})
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        """Small to send, after each batch: the receiver knows the bounds."""
-        return _received, tuple((histogram.counts, histogram.sum) for histogram in vars(self).values())
-
-
-def _received(*sent: tuple[list[int], float]) -> BatchTimes:
-    times = BatchTimes()
-    for histogram, (counts, total) in zip(vars(times).values(), sent, strict=True):
-        histogram.counts, histogram.sum = counts, total
-    return times
 
 
 @dataclass

@@ -5,10 +5,10 @@ from __future__ import annotations
 import json
 import keyword
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from hashlib import blake2b
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 import click
 import sqlalchemy as sa
@@ -150,9 +150,13 @@ def adopt(target: Target, table: str, migration: str, into: Path, **chosen: Any)
         found = inspect_for_adoption(engine, table)
         show(*_described(found))
         plan = _plan(found, **chosen)
-        statements = [*_altered(plan), *ddl_statements(engine, missing_tables(engine, plan.tables()))]
-        example, warnings = _example(plan), list(_warnings(plan))
-        files = _files(plan, statements, example, migration, into)
+        statements = ddl_statements(engine, missing_tables(engine, plan.tables()))
+        if plan.kind != "side-car":
+            with queue_of(engine, plan.described()) as queue:
+                lacking = [*found.lacks(plan.kind), INDEX]
+                statements = [*additions(engine, queue.settings, lacking), *statements]
+        files, notes = _files(plan, statements, migration, into)
+        notes += _warnings(plan)
         for path in files:
             if path.exists():
                 raise click.UsageError(f"{path} exists, and is not written over: give another folder, --into")
@@ -160,15 +164,9 @@ def adopt(target: Target, table: str, migration: str, into: Path, **chosen: Any)
     into.mkdir(parents=True, exist_ok=True)
     for path, text in files.items():
         path.write_text(text, encoding="utf-8")
-    # Once more, because the statements may have pushed it off the screen.
-    show(f"{plan.kind}: {dict(found.reasons())[plan.kind]}", *(f"{path}: written" for path in files))
-    map_file, script, module, test = files
-    if example.lacks:
-        show(f"{test}: skipped, because {example.lacks}")
-    if example.is_copied:
-        show(f"{test} has a row of your table: look at it before you commit it")
-    for warning in warnings:
-        show(warning)
+    # The reason once more, because the statements may have pushed it off the screen.
+    show(f"{plan.kind}: {dict(found.reasons())[plan.kind]}", *(f"{path}: written" for path in files), *notes)
+    map_file, script, module, _test = files
     first = f"run {script}, then" if statements else "it has all that this queue needs:"
     run = f"`claimjobs start-processing {module.stem}:handle --map {map_file.name}`"
     run += "" if into == Path() else f" in {into}"
@@ -178,7 +176,7 @@ def adopt(target: Target, table: str, migration: str, into: Path, **chosen: Any)
 # --- what is shown and asked ---------------------------------------------------------------------------------
 
 
-def _described(found: Adoption) -> Iterable[str]:
+def _described(found: Adoption) -> Iterator[str]:
     count = f"{found.rows:,}{' or more' if found.rows == LOOKED_AT else ''}"
     yield f"{found.table.fullname}: {count} rows, key {', '.join(found.key) or '(none)'}"
     if not found.key:
@@ -188,7 +186,8 @@ def _described(found: Adoption) -> Iterable[str]:
     for name, role in found.refused():
         yield f"  column {name} is not taken as the {role}: its type, a reference or its values show another use"
     if found.values:
-        values = ", ".join(f"{_shown(value)} ({rows:,})" for value, rows in found.values.items())
+        shown = {"NULL" if value is None else visible(str(value)): rows for value, rows in found.values.items()}
+        values = ", ".join(f"{value} ({rows:,})" for value, rows in shown.items())
         yield f"  {found.names['status']} has the values {values}"
     for kind, reason in found.reasons():
         yield f"  {kind:<12} {reason}{'  <- proposed' if kind == found.proposed() else ''}"
@@ -222,97 +221,67 @@ def _plan(
     if not found.key:
         raise BadArgument(f"table {found.table.fullname!r} has no key: give it a primary key, then run this again")
     if kind is None:
-        _must_ask(f"--kind, such as {found.proposed()}")
-        kind = str(click.prompt("Kind", type=click.Choice(KINDS), default=found.proposed(), err=True))
-    given = _all_states(found, kind, _states(found, states))
+        proposed = found.proposed()
+        kind = _answer("Kind", f"--kind, such as {proposed}", type=click.Choice(KINDS), default=proposed)
+    given = _states(found, kind, states)
     if where is None and kind == "side-car" and found.values:
-        _must_ask(f'--where, such as --where "{found.names["status"]} = ...", or --where true for all rows')
-        where = click.prompt("Which rows are jobs: SQL as after WHERE, such as true for all", err=True)
+        option = f'--where, such as --where "{found.names["status"]} = ...", or --where true for all rows'
+        where = _answer("Which rows are jobs: SQL as after WHERE, such as true for all", option)
     if where is not None:
         check_where(found, where)
     if on_done is None and kind != "side-car" and "done" not in given:
-        _must_ask("--on-done keep, or --on-done delete")
-        on_done = click.prompt("Rows of done jobs", type=click.Choice(["keep", "delete"]), err=True)
+        choice = click.Choice(["keep", "delete"])
+        on_done = _answer("Rows of done jobs", "--on-done keep, or --on-done delete", type=choice)
     return Plan(found, kind, given, where, on_done)
 
 
-def _altered(plan: Plan) -> list[str]:
-    """What the table itself lacks, in this order: columns, the claim index."""
-    if plan.kind == "side-car":
-        return []
-    engine = plan.found.engine
-    with queue_of(engine, plan.described()) as queue:
-        return additions(engine, queue.settings, [*plan.found.lacks(plan.kind), INDEX])
-
-
-def _must_ask(option: str) -> None:
+def _answer(question: str, option: str, **prompt: Any) -> str:
+    """Ask a person. Raises UsageError, with the option to give instead, where nobody can be asked."""
     if not asks():
         raise click.UsageError(f"nobody can be asked here: give {option}")
+    return str(click.prompt(question, err=True, **prompt))
 
 
-def _all_states(found: Adoption, kind: str, given: dict[str, Any]) -> dict[str, Any]:
-    """The values of the states, with those that a person says."""
-    if kind == "side-car" or "status" not in found.names:
-        if given:
-            raise click.UsageError("--state: this queue reads no status column, so the values would mean nothing")
-        return given
-    needed = [state for state in STATES if state not in given and (state != "claimed" or kind == "rows")]
-    least = [state for state in needed if state in LEAST]
-    if least:
-        _must_ask(" ".join(f"--state {state}=VALUE" for state in least))
-    return {**given, **_asked(found, needed)} if asks() else given
-
-
-def _states(found: Adoption, states: tuple[str, ...]) -> dict[str, Any]:
-    given = {}
-    for text in states:
+def _states(found: Adoption, kind: str, texts: tuple[str, ...]) -> dict[str, Any]:
+    """The values of the states: those that are given, and those that a person says."""
+    given: dict[str, str] = {}
+    for text in texts:
         state, is_there, value = text.partition("=")
         if state not in STATES or not is_there:
             raise click.BadParameter(f"{text!r}: give one of {', '.join(STATES)}, and its value", param_hint="--state")
-        given[state] = _value(found, state, value)
-    return given
-
-
-def _asked(found: Adoption, states: Iterable[str]) -> dict[str, Any]:
-    """Ask which value means which state. An empty answer: none does."""
-    name, given = found.names["status"], {}
-    for state in states:
-        question = f"Which value of {name} means {state}"
+        given[state] = value
+    if kind == "side-car" or "status" not in found.names:
+        if given:
+            raise click.UsageError("--state: this queue reads no status column, so the values would mean nothing")
+        return {}
+    wanted = [state for state in STATES if state not in given and (state != "claimed" or kind == "rows")]
+    least = " ".join(f"--state {state}=VALUE" for state in wanted if state in LEAST)
+    for state in wanted if least or asks() else ():
+        question = f"Which value of {found.names['status']} means {state}"
         if state in LEAST:
-            answer = click.prompt(question, err=True)
-        else:
-            answer = click.prompt(f"{question} (Enter: none)", default="", show_default=False, err=True)
-        if answer:
-            given[state] = _value(found, state, answer)
-    return given
+            given[state] = _answer(question, least)
+        elif answer := _answer(f"{question} (Enter: none)", least, default="", show_default=False):
+            given[state] = answer
+    return {state: _value(found, state, text) for state, text in given.items()}
 
 
 def _value(found: Adoption, state: str, text: str) -> Any:
     """A value as the status column has it. Raises BadParameter for one that it cannot have."""
-    if "status" not in found.names:
-        return text
-    value = _converted(found, text)
+    type_, value = found.table.c[found.names["status"]].type, text
+    if isinstance(type_, sa.Boolean):
+        return text.lower() in ("true", "1", "t")
+    if isinstance(type_, (sa.Integer, sa.Numeric)) and re.fullmatch(r"-?\d+", text):
+        return int(text)
     if flaw := flaw_of_value(found, value):
         raise click.BadParameter(f"{state}={text}: {flaw}", param_hint="--state")
     return value
 
 
-def _converted(found: Adoption, text: str) -> Any:
-    type_ = found.table.c[found.names["status"]].type
-    if isinstance(type_, sa.Boolean):
-        return text.lower() in ("true", "1", "t")
-    return int(text) if isinstance(type_, (sa.Integer, sa.Numeric)) and re.fullmatch(r"-?\d+", text) else text
-
-
-def _shown(value: object) -> str:
-    return "NULL" if value is None else visible(str(value))
-
-
 # --- files ---------------------------------------------------------------------------------------------------
 
 
-def _files(plan: Plan, statements: list[str], example: Example, migration: str, into: Path) -> dict[Path, str]:
-    """What is written, by the paths. `statements`: to be run before the first claim."""
+def _files(plan: Plan, statements: list[str], migration: str, into: Path) -> tuple[dict[Path, str], list[str]]:
+    """What is written, by the paths, and what to know of it. `statements`: to be run before the first claim."""
     table = plan.found.table
     short = re.sub(r"\W", "_", table.name)
     short = f"table_{short}" if keyword.iskeyword(short) or not short.isidentifier() else short
@@ -321,26 +290,28 @@ def _files(plan: Plan, statements: list[str], example: Example, migration: str, 
     # Alembic stores 32 characters of the name of a revision.
     digest = blake2b(table.fullname.encode(), digest_size=4).hexdigest()
     form = {"table": quoted, "module": module, "map": map_file, "digest": digest}
+    script = f"{short}_setup.{'sql' if migration == 'sql' else 'py'}"
+    test_file = into / f"test_{module}.py"
+    test, notes = _test(plan, form)
     files = {
-        map_file: _toml(plan.described()),
-        f"{short}_setup.{'sql' if migration == 'sql' else 'py'}": _migration(
-            migration, plan.found.engine, statements, form
-        ),
-        f"{module}.py": HANDLER.format(**form),
-        f"test_{module}.py": _test(plan, example, form),
+        into / map_file: _toml(plan.described()),
+        into / script: _migration(migration, plan.found.engine, statements, form),
+        into / f"{module}.py": HANDLER.format(**form),
+        test_file: test,
     }
-    return {into / name: text for name, text in files.items()}
+    return files, [f"{test_file}{note}" for note in notes]
 
 
 def _toml(described: Mapping[str, Any]) -> str:
     columns: Columns = described["columns"]
-    plain = {name: value for name, value in described.items() if name != "columns"}
-    lines = [f"{name} = {_quoted(value)}" for name, value in plain.items()]
-    named: dict[str, Any] = {role: getattr(columns, role) or "" for role in ROLES}
+    named = {role: getattr(columns, role) or "" for role in ROLES}
     named = {role: name for role, name in named.items() if name != (getattr(Columns, role) or "")}
     if columns.key is not None:
-        named["key"] = columns.key if isinstance(columns.key, str) else list(columns.key)
-    for section, values in (("columns", named), ("states", columns.states or {})):
+        named["key"] = columns.key
+    sections = {"columns": named, "states": columns.states or {}}
+    plain = {name: value for name, value in described.items() if name != "columns"}
+    lines = [f"{name} = {_quoted(value)}" for name, value in plain.items()]
+    for section, values in sections.items():
         if values:
             lines += ["", f"[{section}]", *(f"{name} = {_quoted(value)}" for name, value in values.items())]
     return "\n".join(lines) + "\n"
@@ -354,28 +325,17 @@ def _quoted(value: Any) -> str:
 def _migration(kind: str, engine: sa.Engine, statements: list[str], form: Mapping[str, str]) -> str:
     if kind == "sql":
         return "".join(f"{with_locks(engine, statement)}\n\n" for statement in statements)
-    call = "    op.execute({!r})" if kind == "alembic" else "        migrations.RunSQL({!r}),"
-    if kind == "alembic":  # which reads :name as a parameter
-        statements = [statement.replace(":", r"\:") for statement in statements]
-    lines = "\n".join(call.format(statement) for statement in statements)
-    return (ALEMBIC if kind == "alembic" else DJANGO).format(**form, lines=lines)
+    if kind == "django":
+        lines = "\n".join(f"        migrations.RunSQL({statement!r})," for statement in statements)
+        return DJANGO.format(**form, lines=lines)
+    escaped = [statement.replace(":", r"\:") for statement in statements]  # Alembic reads :name as a parameter
+    return ALEMBIC.format(**form, lines="\n".join(f"    op.execute({statement!r})" for statement in escaped))
 
 
-class Example(NamedTuple):
-    """What a test of the handler begins with."""
-
-    statements: list[str]
-    """They make the tables."""
-    row: dict[str, Any]
-    """A job."""
-    lacks: str
-    """What is missing of both, and is to be written; empty: nothing."""
-    is_copied: bool
-    """Whether the job is a row of the table."""
-
-
-def _example(plan: Plan) -> Example:
-    """The tables as they will be, and a row with a value in each column that wants one."""
+def _test(plan: Plan, form: Mapping[str, str]) -> tuple[str, list[str]]:
+    """A test that makes all tables in a database of its own, and what to know of it. It is skipped if its author must
+    write a part of it.
+    """
     statements, row, lacks, is_copied = list[str](), dict[str, Any](), list[str](), False
     try:
         statements = statements_of(plan)
@@ -385,26 +345,21 @@ def _example(plan: Plan) -> Example:
         row, is_copied = example_row(plan)
     except BadArgument as error:
         lacks.append(str(error))
-    return Example(statements, row, "; ".join(lacks), is_copied)
+    notes = [f": skipped, because {'; '.join(lacks)}"] if lacks else []
+    if is_copied:
+        notes.append(" has a row of your table: look at it before you commit it")
 
-
-def _test(plan: Plan, example: Example, form: Mapping[str, str]) -> str:
-    """The test makes all tables in a database of its own. It is skipped if its author must write a part of it."""
-    row, dialect = repr(example.row), dialect_named_by(plan.found.engine)
-    imports, without, skip = ["from pathlib import Path", *imports_of(row)], "the embedded server is used", ""
+    dialect, skip, without = dialect_named_by(plan.found.engine), "", "the embedded server is used"
+    imports = ["from pathlib import Path", *imports_of(repr(row))]
     if not dialect.is_embedded:
         imports.append("import os")
         without = f"the test is skipped: the embedded server is no {dialect.title}"
         reason = f"CLAIMJOBS_TEST_URL must name a server of {dialect.title}"
         skip = f'pytestmark = pytest.mark.skipif(not os.environ.get("CLAIMJOBS_TEST_URL"), reason="{reason}")\n'
-    if example.lacks:
-        skip = f"pytestmark = pytest.mark.skip({example.lacks!r})\n"
-    tables = "[\n" + "".join(f"    {statement.rstrip(';')!r},\n" for statement in example.statements) + "]"
-    lines = "".join(f"{line}\n" for line in sorted(imports, key=_place))
-    more = {"skip": skip, "tables": tables, "row": row, "imports": lines, "title": dialect.title, "without": without}
-    return TEST.format(**form, **more, name=plan.found.table.name)
-
-
-def _place(line: str) -> tuple[bool, str]:
-    """In which order imports are written."""
-    return line.startswith("from"), line
+    if lacks:
+        skip = f"pytestmark = pytest.mark.skip({'; '.join(lacks)!r})\n"
+    tables = "[\n" + "".join(f"    {statement.rstrip(';')!r},\n" for statement in statements) + "]"
+    imports.sort(key=lambda line: (line.startswith("from"), line))
+    more = {"skip": skip, "tables": tables, "row": repr(row), "title": dialect.title, "without": without}
+    lines = "".join(f"{line}\n" for line in imports)
+    return TEST.format(**form, **more, imports=lines, name=plan.found.table.name), notes

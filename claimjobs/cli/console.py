@@ -7,11 +7,9 @@ import logging
 import os
 import re
 import shlex
-import shutil
 import sys
-import textwrap
 import traceback
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from typing import IO, Any, Final
 
@@ -26,7 +24,7 @@ from claimjobs.log_records import JsonFormatter
 URLS = "claimjobs.urls"
 """The given URLs, whose secrets are in no message."""
 GIVEN = "claimjobs.given"
-"""The words of the options that describe the queue, by the option."""
+"""The options that describe the queue, and the value of each, if it is no flag."""
 LOG_FORMAT = "claimjobs.log_format"
 
 QUOTED: Final = re.compile(r"`claimjobs (?!upgrade-tables|--)([^`]+)`")
@@ -56,18 +54,16 @@ def give_up_output() -> None:
 
 def write_nowhere(stream: IO[Any]) -> None:
     """Discard this output: what Python has buffered and what is written later, without an error."""
-    with suppress(OSError, ValueError):
-        nowhere = os.open(os.devnull, os.O_WRONLY)
-        os.dup2(nowhere, stream.fileno())
-        os.close(nowhere)
+    with suppress(OSError, ValueError), open(os.devnull, "wb") as nowhere:
+        os.dup2(nowhere.fileno(), stream.fileno())
 
 
 # --- standard output -----------------------------------------------------------------------------------------
 
 
-def data(text: object, *, end: bool = True) -> None:
-    """Print what programs read, exactly as it is: JSON, a number, SQL for a file. `end`: with the end of a line."""
-    click.echo(text, nl=end)
+def data(text: object) -> None:
+    """Print what programs read, exactly as it is: JSON, a number, SQL for a file."""
+    click.echo(text)
 
 
 def show(*lines: str, err: bool = False) -> None:
@@ -88,6 +84,11 @@ def on_terminal() -> bool:
 # --- standard error ------------------------------------------------------------------------------------------
 
 
+def asks() -> bool:
+    """Whether a person can be asked."""
+    return sys.stdin.isatty() and sys.stderr.isatty()
+
+
 def ask(question: str) -> None:
     """Ask a person. Raises Abort after a no."""
     click.confirm(visible(question), abort=True, err=True)
@@ -99,11 +100,6 @@ def need_yes(effect: str) -> None:
         raise click.UsageError(f"{effect}, and nobody can be asked here: give --yes as well")
 
 
-def asks() -> bool:
-    """Whether a person can be asked."""
-    return sys.stdin.isatty() and sys.stderr.isatty()
-
-
 def say(message: str, error: BaseException | None = None, *, verbose: bool = False) -> None:
     """Print a message on standard error, without secrets; in the format of the log.
 
@@ -111,9 +107,10 @@ def say(message: str, error: BaseException | None = None, *, verbose: bool = Fal
     its traceback.
     """
     context = click.get_current_context(silent=True)
-    text = masked(message, urls_of(context))
-    trace = masked("".join(traceback.format_exception(error)), urls_of(context)) if verbose else ""
-    if context is not None and context.meta.get(LOG_FORMAT) == "json":
+    meta = {} if context is None else context.meta
+    text = masked(message, meta.get(URLS, ()))
+    trace = masked("".join(traceback.format_exception(error)), meta.get(URLS, ())) if verbose else ""
+    if meta.get(LOG_FORMAT) == "json":
         fields = {"name": "claimjobs.cli", "levelname": "INFO", "msg": text, "event": COMMAND_SAYS}
         if error is not None:
             fields |= {"levelname": "ERROR", "event": COMMAND_FAILED, "error": text, "exc_text": trace}
@@ -122,11 +119,6 @@ def say(message: str, error: BaseException | None = None, *, verbose: bool = Fal
     if trace:
         click.echo(visible_lines(trace), err=True)
     click.echo(visible_lines(f"claimjobs: {text}").lstrip(" "), err=True)
-
-
-def urls_of(context: click.Context | None) -> list[str]:
-    """The given URLs: their secrets must not be shown."""
-    return [] if context is None else list(context.meta.get(URLS, ()))
 
 
 # --- the log -------------------------------------------------------------------------------------------------
@@ -146,6 +138,11 @@ def _complete(record: logging.LogRecord) -> bool:
     return True
 
 
+class _Saying(logging.Handler):
+    def emit(self, record: logging.LogRecord) -> None:
+        say(completed(record.getMessage()))
+
+
 @contextmanager
 def log_as_messages() -> Iterator[None]:
     """Print the library's log on standard error, as messages, while the block lasts."""
@@ -157,33 +154,20 @@ def log_as_messages() -> Iterator[None]:
         log.removeHandler(handler)
 
 
-class _Saying(logging.Handler):
-    def emit(self, record: logging.LogRecord) -> None:
-        say(completed(record.getMessage()))
-
-
 # --- words ---------------------------------------------------------------------------------------------------
 
 
 def command(words: str) -> str:
     """A command line in backquotes that works on the queue of this command: `claimjobs resume --table emails`."""
     context = click.get_current_context(silent=True)
-    given: Mapping[str, list[str]] = {} if context is None else context.meta.get(GIVEN, {})
-    more = [word for option, own in given.items() if option not in words.split() for word in own]
+    given: Mapping[str, Sequence[str]] = {} if context is None else context.meta.get(GIVEN, {})
+    more = [word for option, value in given.items() if option not in words.split() for word in (option, *value)]
     return f"`{' '.join(['claimjobs', words, *map(shlex.quote, more)])}`"
 
 
 def completed(message: str) -> str:
     """A message of the library, which does not know the options that describe the queue: its commands get them."""
     return QUOTED.sub(lambda found: command(found[1]), message)
-
-
-def wrapped(head: str, text: str) -> list[str]:
-    """The text after a head, broken at words to the width of the terminal; elsewhere in one line."""
-    if not on_terminal():
-        return [head + text]
-    width = max(shutil.get_terminal_size().columns, len(head) + 20)
-    return textwrap.wrap(text, width, initial_indent=head, subsequent_indent=" " * len(head), break_on_hyphens=False)
 
 
 def number(count: int, thing: str) -> str:

@@ -148,7 +148,8 @@ class FileRows:
     def __init__(self, file: BinaryIO, table: sa.Table, *, is_csv: bool) -> None:
         # What is not UTF-8 becomes half characters, which no row may have: so the lines after it are read, too.
         self._lines = io.TextIOWrapper(file, "utf-8-sig", errors="surrogateescape", newline="\n")
-        self._records = self._csv() if is_csv else self._json()
+        numbered = ((line, text) for line, text in enumerate(self._lines, 1) if text.strip())
+        self._records = self._csv() if is_csv else numbered
         self._table = table
         self.count = self.bad = 0
         """Rows that fit, as far as they were read; rows that do not fit."""
@@ -185,16 +186,32 @@ class FileRows:
             raise record
         "".join(record).encode()
         if isinstance(record, list):
-            return self._of_csv(record)
-        found = parsed_json(record.rstrip("\r\n"))
-        given: dict[str, Any] = found if isinstance(found, dict) else {}
-        if given is not found:
-            words = 'write a row as {"column": value, ...}, each on a line, as `jq -c` does'
-            raise ValueError(f"is no JSON object: {words}")
-        return {name: self._value(name, value) for name, value in given.items()}
+            if len(record) != len(self._header):
+                raise ValueError(f"has {len(record)} fields, and the header has {len(self._header)}")
+            given = {name: text for name, text in zip(self._header, record, strict=True) if text or self._wants(name)}
+        else:
+            found = parsed_json(record.rstrip("\r\n"))
+            given = found if isinstance(found, dict) else {}
+            if given is not found:
+                words = 'write a row as {"column": value, ...}, each on a line, as `jq -c` does'
+                raise ValueError(f"is no JSON object: {words}")
+        row = {}
+        for name, value in given.items():
+            column = self._table.c.get(name)  # None: the Queue refuses the row
+            try:
+                if column is None:
+                    row[name] = value
+                else:
+                    row[name] = _from_csv(column, value) if isinstance(record, list) else value_for(column, value)
+            except BAD as error:
+                raise ValueError(f"column {name!r}: {_reason(error)}") from None
+        return row
 
-    def _json(self) -> Iterator[tuple[int, str]]:
-        return ((line, text) for line, text in enumerate(self._lines, 1) if text.strip())
+    def _wants(self, name: str) -> bool:
+        """Whether an empty field is a value of this column, because it has no default."""
+        column = self._table.c[name]
+        defaults = column.default, column.server_default
+        return defaults == (None, None) and column is not self._table.autoincrement_column
 
     def _csv(self) -> Iterator[tuple[int, list[str] | csv.Error]]:
         """Each record after the header, which may have several lines, and its first line."""
@@ -220,28 +237,11 @@ class FileRows:
             except csv.Error as error:
                 yield line, error
 
-    def _of_csv(self, record: list[str]) -> dict[str, Any]:
-        if len(record) != len(self._header):
-            raise ValueError(f"has {len(record)} fields, and the header has {len(self._header)}")
-        fields = [(self._table.c[name], text) for name, text in zip(self._header, record, strict=True)]
-        return {column.name: self._from_text(column, text) for column, text in fields if text or not _default(column)}
 
-    def _from_text(self, column: sa.Column[Any], text: str) -> Any:
-        if not text and (column.nullable or not isinstance(column.type, sa.String)):
-            return None
-        return self._value(column.name, parsed_json(text) if isinstance(column.type, (sa.JSON, sa.ARRAY)) else text)
-
-    def _value(self, name: str, given: Any) -> Any:
-        try:
-            return value_for(self._table.c[name], given) if name in self._table.c else given
-        except BAD as error:
-            raise ValueError(f"column {name!r}: {_reason(error)}") from None
-
-
-def _default(column: sa.Column[Any]) -> bool:
-    return (
-        column.default is not None or column.server_default is not None or column is column.table.autoincrement_column
-    )
+def _from_csv(column: sa.Column[Any], text: str) -> Any:
+    if not text and (column.nullable or not isinstance(column.type, sa.String)):
+        return None
+    return value_for(column, parsed_json(text) if isinstance(column.type, (sa.JSON, sa.ARRAY)) else text)
 
 
 def _reason(error: Exception) -> str:

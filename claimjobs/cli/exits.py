@@ -6,17 +6,10 @@ from typing import Final
 
 OK: Final = 0
 """Also after the first Ctrl-C or SIGTERM: a service manager that asked for the stop must not report a failure."""
-FAILURE: Final = 1
-WARNINGS: Final = 1
-USAGE: Final = 2
+FAILURE = WARNINGS = 1
+USAGE = WILL_NOT_WORK = 2
 """click's own code."""
-WILL_NOT_WORK: Final = 2
-CONNECTION: Final = 3
-TABLE: Final = 4
-INPUT: Final = 5
-GAVE_UP: Final = 6
-UNHEALTHY: Final = 7
-OUTDATED: Final = 8
+CONNECTION, TABLE, INPUT, GAVE_UP, UNHEALTHY, OUTDATED = range(3, 9)
 INTERRUPTED: Final = 130
 """No transaction is half done, and no job is held."""
 

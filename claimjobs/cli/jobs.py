@@ -16,7 +16,7 @@ import sqlalchemy as sa
 from claimjobs.admin.stored_jobs import StoredJob
 from claimjobs.cli import exits
 from claimjobs.cli.console import ask, command, data, need_yes, number, on_terminal, say
-from claimjobs.cli.options import AT_LEAST_1, AnyCommand, options_before, with_options
+from claimjobs.cli.options import AT_LEAST_1, options_before, with_options
 from claimjobs.cli.queue_options import Target, queue_options
 from claimjobs.cli.values import value_for
 from claimjobs.database.connect import shown
@@ -34,20 +34,19 @@ HEADER: Final = ("key", "state", "failures", "time (UTC)", "last error")
 ids = click.argument("ids", nargs=-1, required=True, metavar="ID...")
 where_option = click.option("--where", metavar="SQL", help="Only jobs for which this holds; SQL as after WHERE.")
 json_option = click.option("--json", "as_json", is_flag=True, help="One JSON object a line.")
-
-
-def choice_options(command: AnyCommand) -> AnyCommand:
-    """Add IDS, `--where`, `--all` and `--limit`."""
-    chosen = click.argument("ids", nargs=-1, metavar="[ID...]")
-    every = click.option("--all", "everything", is_flag=True, help="All dead jobs of the table.")
-    limit = click.option("--limit", type=AT_LEAST_1, metavar="N", help="The first N of them, by their keys.")
-    return with_options(command, chosen, where_option, every, limit)
+LIMIT: Final[dict[str, Any]] = {"type": AT_LEAST_1, "metavar": "N", "help": "The first N of them, by their keys."}
+choice_options = with_options(
+    click.argument("ids", nargs=-1, metavar="[ID...]"),
+    where_option,
+    click.option("--all", "everything", is_flag=True, help="All dead jobs of the table."),
+    click.option("--limit", **LIMIT),
+)
 
 
 @click.command("list")
 @click.option("--state", type=click.Choice(STATES), help="Only jobs in this state.")
 @where_option
-@click.option("--limit", type=AT_LEAST_1, default=FIRST, metavar="N", help="The first N of them, by their keys.")
+@click.option("--limit", default=FIRST, **LIMIT)
 @json_option
 @queue_options
 def list_(target: Target, state: str | None, where: str | None, limit: int, as_json: bool) -> None:
@@ -72,12 +71,12 @@ def list_(target: Target, state: str | None, where: str | None, limit: int, as_j
         found = 0
         for entry in queue.jobs.list(where, state=state, limit=limit):
             if not (found or as_json) and on_terminal():
-                data(line_of(*HEADER[:-1], error=HEADER[-1]))
+                data(_line(*HEADER))
             found += 1
-            data(_json(entry) if as_json else _line(queue, entry))
+            data(json.dumps(entry.columns, default=plain) if as_json else _line(*_fields(queue, entry)))
         count = queue.jobs.count(where, state=state, most=COUNTED) if found == limit else found
     if not found:
-        say(f"no such job in {queue.table.fullname}")
+        say(f"{queue.table.fullname} has no {'' if where is None else 'such '}{state or ''}{' ' if state else ''}job")
     elif count > found:
         of, next_limit = f"{count:,}{' or more' if count == COUNTED else ''}", min(count, 10 * limit)
         lists = "all" if next_limit == count < COUNTED else "more"
@@ -102,8 +101,9 @@ def show(context: click.Context, target: Target, ids: tuple[str, ...], as_json: 
     with target.queue() as queue:
         keys = keys_of(queue.roles.key, ids)
         found = queue.jobs.show(keys)
-    texts = map(_json, found) if as_json else (block_of(entry.columns) for entry in found)
-    data(("\n" if as_json else "\n\n").join(texts), end=bool(found))
+    texts = [json.dumps(entry.columns, default=plain) if as_json else _block(entry.columns) for entry in found]
+    if texts:
+        data(("\n" if as_json else "\n\n").join(texts))
     there = {entry.job.key for entry in found}
     if missing := [key for key in keys if key not in there]:
         say(f"no row of {queue.table.fullname}: {', '.join(map(key_in_message, missing))}")
@@ -143,9 +143,6 @@ def cancel(context: click.Context, target: Target, ids: tuple[str, ...], reason:
         context.exit(exits.INPUT)
 
 
-# --- dead jobs ----------------------------------------------------------------------------------------------
-
-
 @click.group()
 @options_before
 def dead() -> None:
@@ -173,12 +170,10 @@ def retry_jobs(context: click.Context, /, target: Target, as_json: bool, **chose
       claimjobs dead retry --all
       claimjobs dead retry --where "last_error like 'Timeout%'" --limit 10
     """
-    _must_be_one_choice(**chosen)
     with target.queue() as queue:
         given, missing = _choice(queue, **chosen)
         retried = queue.jobs.retry(**given)
-    data(json.dumps({"retried": retried}) if as_json else retried)
-    _report_missing(context, missing)
+    _end(context, {"retried": retried}, missing, as_json=as_json)
 
 
 @dead.command()
@@ -201,7 +196,6 @@ def drop(context: click.Context, /, target: Target, yes: bool, as_json: bool, **
       claimjobs dead drop --all --yes
       claimjobs dead drop --where "last_error like '%bounced%'" --yes
     """
-    _must_be_one_choice(**chosen)
     with target.queue() as queue:
         given, missing = _choice(queue, **chosen)
         keys, limit = given["keys"], given["limit"]
@@ -213,27 +207,28 @@ def drop(context: click.Context, /, target: Target, yes: bool, as_json: bool, **
         dropped = queue.jobs.drop(**given)
         if queue.settings.side_car and dropped:
             say(f"the rows of {queue.table.fullname} stay; {queue.roles.name} says that they are done")
-    data(json.dumps({"dropped": dropped}) if as_json else dropped)
-    _report_missing(context, missing)
+    _end(context, {"dropped": dropped}, missing, as_json=as_json)
 
 
-def _must_be_one_choice(ids: tuple[str, ...], where: str | None, everything: bool, limit: int | None) -> None:
-    """Raises UsageError unless exactly one of IDs, `--where` and `--all` is given."""
+def _choice(
+    queue: Queue, ids: tuple[str, ...], where: str | None, everything: bool, limit: int | None
+) -> tuple[dict[str, Any], list[Any]]:
+    """The arguments for `retry` and `drop`, and the keys that are those of no dead job.
+
+    Raises UsageError unless exactly one of IDs, `--where` and `--all` is given.
+    """
     if sum((bool(ids), where is not None, everything)) != 1:
         raise click.UsageError("say which dead jobs: give either IDs, or --where SQL, or --all")
     if ids and limit:
         raise click.UsageError("--limit goes with --where or --all, not with IDs")
-
-
-def _choice(queue: Queue, ids: tuple[str, ...], **narrower: Any) -> tuple[dict[str, Any], list[Any]]:
-    """The arguments for `retry` and `drop`, and the keys that are those of no dead job. Raises BadParameter."""
     keys = keys_of(queue.roles.key, ids)
-    given = {"keys": keys if ids else None, "where": narrower["where"], "limit": narrower["limit"]}
     dead = {stored.key for stored in queue.jobs.show(keys) if stored.state == DEAD}
-    return given, [key for key in keys if key not in dead]
+    return {"keys": keys if ids else None, "where": where, "limit": limit}, [key for key in keys if key not in dead]
 
 
-def _report_missing(context: click.Context, missing: list[Any]) -> None:
+def _end(context: click.Context, counted: dict[str, int], missing: list[Any], *, as_json: bool) -> None:
+    """Print the count, and tell which keys are those of no dead job."""
+    data(json.dumps(counted) if as_json else next(iter(counted.values())))
     if missing:
         which = ", ".join(map(key_in_message, missing))
         waits = f"{command('cancel')} makes one dead that waits"
@@ -244,13 +239,24 @@ def _report_missing(context: click.Context, missing: list[Any]) -> None:
 # --- texts ---------------------------------------------------------------------------------------------------
 
 
-def line_of(*fields: Any, error: Any) -> str:
+def _line(*fields: Any) -> str:
     """One line for a job, cut to the width of a terminal."""
-    line = "\t".join((*map(str, fields), visible(" ".join(str(error).split()))))
+    *others, error = map(str, fields)
+    line = "\t".join((*others, visible(" ".join(error.split()))))
     return line.expandtabs()[: shutil.get_terminal_size().columns] if on_terminal() else line
 
 
-def block_of(columns: Mapping[str, Any]) -> str:
+def _fields(queue: Queue, entry: StoredJob) -> tuple[object, ...]:
+    """Those of HEADER."""
+    value_of = queue.roles.value_of
+    record: Mapping[str, Any] = entry.record or {}
+    at = value_of("run_at" if entry.state == UNCLAIMED else "owner_date", record, None)
+    time = f"{at.astimezone(UTC):%Y-%m-%d %H:%M:%S}" if isinstance(at, datetime) and at.tzinfo else at or ""
+    attempts, error = value_of("attempts", record, ""), value_of("last_error", record, "")
+    return key_in_message(entry.job.key), entry.state or "?", attempts, time, error
+
+
+def _block(columns: Mapping[str, Any]) -> str:
     """One line for each column. The lines of a long text are aligned."""
     texts = {visible(name): "" if value is None else plain(value) for name, value in columns.items()}
     widest = max(map(len, texts))
@@ -259,41 +265,22 @@ def block_of(columns: Mapping[str, Any]) -> str:
     return "\n".join(f"{name:<{widest}}  {text}".rstrip() for name, text in lines.items())
 
 
-def _line(queue: Queue, entry: StoredJob) -> str:
-    """One line for a job."""
-    attempts, error = (queue.roles.value_of(role, entry.record or {}, "") for role in ("attempts", "last_error"))
-    at = queue.roles.value_of("run_at" if entry.state == UNCLAIMED else "owner_date", entry.record or {}, None)
-    time = f"{at.astimezone(UTC):%Y-%m-%d %H:%M:%S}" if isinstance(at, datetime) and at.tzinfo else at or ""
-    return line_of(key_in_message(entry.job.key), entry.state or "?", attempts, time, error=error)
-
-
-def _json(entry: StoredJob) -> str:
-    columns: dict[str, Any] = entry.columns
-    return json.dumps(columns, default=plain)
-
-
-# --- keys ----------------------------------------------------------------------------------------------------
-
-
 def keys_of(columns: Sequence[sa.Column[Any]], texts: Iterable[str]) -> list[Any]:
     """Keys of jobs, each once. One of several columns is a line of CSV, such as `eu,17`. Raises BadParameter."""
-    return list(dict.fromkeys(_key(columns, text) for text in texts))
-
-
-def _key(columns: Sequence[sa.Column[Any]], text: str) -> Any:
-    names = ", ".join(column.name for column in columns)
-    no_key = f"{text!r} is no key of {columns[0].table.fullname} ({names})"
-    fields = [text]
-    if len(columns) > 1:
-        with suppress(csv.Error):
-            fields = next(csv.reader([text]), [])
-    if len(fields) != len(columns):
-        raise click.BadParameter(f"{no_key}: write its parts as {','.join(column.name.upper() for column in columns)}")
-    try:
-        parts = tuple(map(_part, columns, fields))
-    except ValueError as error:
-        raise click.BadParameter(f"{no_key}: {error}") from None
-    return parts if len(parts) > 1 else parts[0]
+    names, found = ", ".join(column.name for column in columns), dict[Any, None]()
+    for text in texts:
+        no_key, fields = f"{text!r} is no key of {columns[0].table.fullname} ({names})", [text]
+        if len(columns) > 1:
+            with suppress(csv.Error):
+                fields = next(csv.reader([text]), [])
+        if len(fields) != len(columns):
+            raise click.BadParameter(f"{no_key}: write its parts as {names.upper().replace(', ', ',')}")
+        try:
+            parts = tuple(map(_part, columns, fields))
+        except ValueError as error:
+            raise click.BadParameter(f"{no_key}: {error}") from None
+        found[parts if len(parts) > 1 else parts[0]] = None
+    return list(found)
 
 
 def _part(column: sa.Column[Any], text: str) -> Any:

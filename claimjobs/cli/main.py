@@ -11,7 +11,7 @@ import click
 
 from claimjobs import __version__, errors
 from claimjobs.cli import exits
-from claimjobs.cli.console import completed, give_up_output, prepare_streams, say, urls_of
+from claimjobs.cli.console import URLS, completed, give_up_output, prepare_streams, say
 from claimjobs.cli.options import options_before, with_variables
 from claimjobs.database.masking import masked
 from claimjobs.key_text import visible
@@ -86,7 +86,7 @@ class Commands(click.Group):
         try:
             return super().invoke(ctx)
         except click.ClickException as error:
-            vars(error)["message"] = visible(masked(error.message, urls_of(ctx)))
+            vars(error)["message"] = visible(masked(error.message, ctx.meta.get(URLS, ())))
             raise error from None
         except (click.Abort, click.exceptions.Exit, BrokenPipeError):
             raise

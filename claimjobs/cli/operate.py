@@ -10,16 +10,14 @@ import click
 
 from claimjobs.admin.stored_jobs import Kept
 from claimjobs.cli.console import command, data, log_as_messages, number, say, show
-from claimjobs.cli.options import AT_LEAST_1, Duration
-from claimjobs.cli.queue_options import Target, queue_options, retry_options
+from claimjobs.cli.options import AT_LEAST_1, Duration, retry_options
+from claimjobs.cli.queue_options import Target, queue_options
 from claimjobs.instants import age
 from claimjobs.queue.queue import Queue
 from claimjobs.table.definitions import FIRST_OWNER
 
 MOST: Final = 1_000
 """The most characters of a reason."""
-
-# --- pause and resume ----------------------------------------------------------------------------------------
 
 
 @click.command()
@@ -59,9 +57,6 @@ def resume(target: Target) -> None:
     with target.queue() as queue:
         was_paused = queue.resume()
         show(f"{queue.table.fullname} {'is not paused any more' if was_paused else 'was not paused'}")
-
-
-# --- reclaim -------------------------------------------------------------------------------------------------
 
 
 @click.command()
@@ -104,8 +99,7 @@ def reclaim(target: Target, owner: int | None, force: bool, ownerless: bool, as_
         else:
             jobs, left = queue.reclaim(), queue.stats().ownerless
             if left:
-                release = f"{command('reclaim --ownerless')} releases them"
-                say(f"{number(left, 'job')} claimed without an owner: {release}")
+                say(f"{number(left, 'job')} claimed without an owner: {command('reclaim --ownerless')} releases them")
     data(json.dumps({"handed_back": jobs}) if as_json else jobs)
 
 
@@ -116,10 +110,10 @@ def _reclaimed_from(queue: Queue, owner_id: int, *, force: bool) -> int:
     known = next((owner for owner in queue.stats().owners if owner.id == owner_id), None)
     if not force and known is not None and not known.dead:
         lock = "its session lock is held, " if known.lock == "held" else ""
-        signs = f"{lock}its last heartbeat was {age(known.silence)} ago, its lease is {known.lease:g} s"
         raise click.UsageError(
-            f"owner {owner_id} ({known.host}:{known.pid}) seems to live ({signs}): its jobs would run "
-            "twice. End that process first, or give --force as well"
+            f"owner {owner_id} ({known.host}:{known.pid}) seems to live ({lock}its last heartbeat was "
+            f"{age(known.silence)} ago, its lease is {known.lease:g} s): its jobs would run twice. End that process "
+            "first, or give --force as well"
         )
     if not force and owner_id < FIRST_OWNER:
         raise click.UsageError(
@@ -132,9 +126,6 @@ def _reclaimed_from(queue: Queue, owner_id: int, *, force: bool) -> int:
     return jobs
 
 
-# --- purge ---------------------------------------------------------------------------------------------------
-
-
 @click.command()
 @click.option("--older-than", type=Duration(), required=True, metavar="AGE", help="A number and a unit: s, m, h, d, w.")
 @click.option("--status", type=click.Choice(["done", "dead"]), default="done", help="The status of the jobs to delete.")
@@ -142,14 +133,7 @@ def _reclaimed_from(queue: Queue, owner_id: int, *, force: bool) -> int:
 @click.option("--dry-run", is_flag=True, help="Count them, and delete nothing.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON object.")
 @queue_options
-def purge(
-    target: Target,
-    older_than: timedelta,
-    status: Kept,
-    where: str | None,
-    dry_run: bool,
-    as_json: bool,
-) -> None:
+def purge(target: Target, older_than: timedelta, status: Kept, where: str | None, dry_run: bool, as_json: bool) -> None:
     """Delete jobs that have been done, or dead, for longer than a given time, and print how many.
 
     Done jobs are in the table only if the queue keeps them (on_done="keep"). The column owner_date says since when a

@@ -1,4 +1,4 @@
-"""Options that many commands have: their types, their environment variables, and those before a command's name.
+"""Options that several commands have: their types, their environment variables, and what describes a queue.
 
 SQLAlchemy is not imported here: it is slow to import, and `claimjobs --help` needs none.
 """
@@ -16,6 +16,7 @@ from click.core import ParameterSource
 
 from claimjobs.cli.console import URLS
 from claimjobs.instants import duration_of
+from claimjobs.options import CLAIMS, FINISHES, HOLDS, LEAVE, Retry
 
 AnyCommand = Callable[..., Any]
 AnyOption = Callable[[AnyCommand], AnyCommand]
@@ -68,38 +69,32 @@ class Duration(Parameter):
         return found
 
 
-# --- environment variables -----------------------------------------------------------------------------------
+# --- what describes the database and the queue -----------------------------------------------------------------
+
+NOTED: Final = "claimjobs.noted"
+"""The key in `meta` of the values of options that describe the queue, by their names."""
 
 
 def with_variables(command: click.Command, *path: str) -> click.Command:
     """The command, with an environment variable for each option, which its help shows."""
     for option in command.params:
         if isinstance(option, click.Option) and option.name != "version":
-            option.envvar = option.envvar or _variable(*path, max(option.opts, key=len))
+            words = "_".join(("CLAIMJOBS", *path, max(option.opts, key=len).removeprefix("--")))
+            option.envvar = option.envvar or words.replace("-", "_").upper()
             option.show_envvar = True
     for name, below in command.commands.items() if isinstance(command, click.Group) else ():
         with_variables(below, *path, name)
     return command
 
 
-def _variable(*words: str) -> str:
-    return "_".join(("CLAIMJOBS", *(word.removeprefix("--").replace("-", "_").upper() for word in words)))
-
-
-# --- options -------------------------------------------------------------------------------------------------
-
-NOTED: Final = "claimjobs.noted"
-"""The key in `meta` of the values of options that describe the queue, by their names."""
-
-
-def describing(name: str, **attributes: Any) -> AnyOption:
+def _describing(name: str, words: str, **attributes: Any) -> AnyOption:
     """An option that describes the database or the queue. Its value is noted, and is no argument of the command."""
-    return click.option(f"--{name}", callback=_note, expose_value=False, **attributes)
+    return click.option(f"--{name}", callback=_note, expose_value=False, help=words, **attributes)
 
 
-def shared(name: str, **attributes: Any) -> AnyOption:
+def _shared(name: str, words: str, **attributes: Any) -> AnyOption:
     """One with the same meaning for all commands, and so with one environment variable."""
-    return describing(name, envvar=_variable(name), **attributes)
+    return _describing(name, words, envvar=f"CLAIMJOBS_{name.replace('-', '_').upper()}", **attributes)
 
 
 def _note(context: click.Context, option: click.Parameter, value: Any) -> None:
@@ -111,46 +106,138 @@ def _note(context: click.Context, option: click.Parameter, value: Any) -> None:
         context.meta.setdefault(URLS, []).append(value)
 
 
-URL: Final = shared(
+URL: Final = _shared(
     "url",
-    metavar="URL",
-    help="mysql://user:password@host/database or postgresql://...; also CLAIMJOBS_URL, which other users of the "
+    "mysql://user:password@host/database or postgresql://...; also CLAIMJOBS_URL, which other users of the "
     "machine cannot read. Without one: an embedded Postgres. An empty URL is an error, because its variable may be "
     "missing.",
+    metavar="URL",
 )
-TABLE: Final = shared(
+TABLE: Final = _shared(
     "table",
+    "The table of jobs: its name, or the place of its Table or mapped class in Python.",
     metavar="NAME | MODULE:ATTRIBUTE",
     show_default="jobs",
-    help="The table of jobs: its name, or the place of its Table or mapped class in Python.",
 )
-MAP: Final = shared(
+MAP: Final = _shared(
     "map",
+    "A TOML file that describes the queue: table, [columns], [states] and more. Options take precedence.",
     type=click.Path(path_type=Path),
     metavar="FILE",
-    help="A TOML file that describes the queue: table, [columns], [states] and more. Options take precedence.",
 )
+DESCRIBING: Final = (
+    URL,
+    TABLE,
+    MAP,
+    _shared(
+        "hold",
+        "What holds a claim: its owner's lease (the default), or an open transaction, without an owner.",
+        type=click.Choice(HOLDS),
+    ),
+    _shared(
+        "claims",
+        "Where a claim is recorded: in the row of each job (the default), or as one row for its batch (with "
+        "--side-car always).",
+        type=click.Choice(CLAIMS),
+    ),
+    _shared("side-car", "Store outcomes in a second table.", is_flag=True, default=None),
+    _shared(
+        "per-key",
+        "Let the values of this column take turns, with limits, an order or a rate for each.",
+        metavar="COLUMN[,COLUMN]",
+    ),
+)
+"""The options of every command that works on a queue."""
+CLAIMING: Final = (
+    _describing("where", "Only jobs for which this holds; SQL as after WHERE.", metavar="SQL"),
+    _describing(
+        "order-by",
+        "The order of jobs: a column, `-column` for the highest first, or SQL. Can be repeated.",
+        multiple=True,
+        metavar="COLUMN",
+    ),
+    _describing(
+        "any-order",
+        "Claim in no order: each consumer begins at a place of its own, and disturbs the others less.",
+        is_flag=True,
+        default=None,
+    ),
+    _describing(
+        "per-key-at-most",
+        "With --per-key: so many jobs of one value are claimed at once.",
+        type=AT_LEAST_1,
+        metavar="N",
+    ),
+    _describing(
+        "per-key-in-order",
+        "With --per-key: the jobs of one value are done one after the other, in their order, also if one fails.",
+        is_flag=True,
+        default=None,
+    ),
+    _describing(
+        "per-key-rate",
+        "With --per-key: so many jobs of one value are claimed in a time: 10/s, 100/min, 5/h or 1/d.",
+        metavar="N/s",
+    ),
+    _describing(
+        "on-done",
+        "What happens to done jobs. Default: kept, but deleted if claimjobs made the table.",
+        type=click.Choice((*FINISHES, LEAVE)),
+    ),
+)
+"""The other options, for commands that claim."""
+RETRYING: Final = (
+    _describing(
+        "retry-attempts",
+        "Failures after which a job is dead; with `reclaim` also the death of an owner that held that job alone.",
+        type=AT_LEAST_1,
+        show_default=str(Retry.attempts),
+    ),
+    _describing(
+        "retry-base",
+        "The longest wait after the first failure of a job. It doubles with each further one.",
+        type=Seconds(0),
+        metavar="SECONDS",
+        show_default=f"{Retry.base:g}",
+    ),
+    _describing(
+        "retry-cap",
+        "The longest wait of a job that failed.",
+        type=Seconds(0),
+        metavar="SECONDS",
+        show_default=f"{Retry.cap:g}",
+    ),
+)
+"""How a failed job runs again, for commands that fail jobs. A map has them in its section [retry]."""
 
 
-def with_options(command: AnyCommand, *options: AnyOption) -> AnyCommand:
-    """The command with these options, in this order."""
-    for option in reversed(options):
-        command = option(command)
-    return command
+# --- how a command gets options --------------------------------------------------------------------------------
 
 
-def options_before(group: AnyCommand) -> AnyCommand:
-    """Add `--url`, `--table` and `--map` to a group: they are for the command that follows."""
-    return with_options(group, URL, TABLE, MAP)
+def with_options(*options: AnyOption) -> AnyOption:
+    """Add these options to a command, in this order."""
+
+    def add(command: AnyCommand) -> AnyCommand:
+        for option in reversed(options):
+            command = option(command)
+        return command
+
+    return add
+
+
+options_before = with_options(URL, TABLE, MAP)
+"""Options of a group, for the command that follows."""
+retry_options = with_options(*RETRYING)
+bind = click.option(
+    "--bind",
+    default="127.0.0.1",
+    metavar="ADDRESS",
+    help="The address to listen on; 0.0.0.0: all addresses of the machine.",
+)
+"""The address of the ports of a command."""
 
 
 def port(name: str, pages: str, *, required: bool = False) -> AnyOption:
     """An option for the port on which these pages are served."""
     words = f"Serve {pages} on this port; 0: any free one."
     return click.option(name, type=click.IntRange(0, 65_535), metavar="PORT", required=required, help=words)
-
-
-def bind(command: AnyCommand) -> AnyCommand:
-    """Add `--bind`, the address of the ports of a command."""
-    words = "The address to listen on; 0.0.0.0: all addresses of the machine."
-    return click.option("--bind", default="127.0.0.1", metavar="ADDRESS", help=words)(command)

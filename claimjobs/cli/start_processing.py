@@ -14,8 +14,8 @@ from click.core import ParameterSource
 
 from claimjobs.cli import exits
 from claimjobs.cli.console import LOG_FORMAT, data, log_to, show, write_nowhere
-from claimjobs.cli.options import AT_LEAST_1, COUNT, AnyOption, Number, Seconds, bind, port
-from claimjobs.cli.queue_options import Target, claim_options, retry_options
+from claimjobs.cli.options import AT_LEAST_1, COUNT, AnyOption, Number, Seconds, bind, port, retry_options
+from claimjobs.cli.queue_options import Target, claim_options
 from claimjobs.cli.screen import Screen, summary_json, summary_lines
 from claimjobs.log_records import LogFormat, stderr_handler
 from claimjobs.options import Liveness
@@ -31,16 +31,13 @@ PATIENCE: Final = 86_400.0
 """Seconds that a consumer waits for a database that cannot be reached: long enough for a person to notice."""
 SESSION_LOCKS: Final = {"auto": None, "on": True, "off": False}
 """The values of --session-lock, and of `Liveness.session_lock`."""
+FUNCTION: Final = "MODULE:FUNCTION"
 LONGEST_END: Final = 30.0
 """Seconds after the second Ctrl-C until the command ends in any case."""
 
 
 def _seconds(name: str, words: str, default: float | None = None, *, least: float | None = None) -> AnyOption:
     return click.option(name, type=Seconds(least), default=default, help=words)
-
-
-def _function(name: str, words: str) -> AnyOption:
-    return click.option(name, metavar="MODULE:FUNCTION", help=words)
 
 
 def _remember(context: click.Context, _option: click.Parameter, log_format: LogFormat) -> LogFormat:
@@ -88,9 +85,13 @@ def _remember(context: click.Context, _option: click.Parameter, log_format: LogF
     Liveness.max_batch_time,
 )
 @retry_options
-@_function("--setup", "A context manager that each consumer enters before its first batch and leaves at its end.")
-@_function("--on-retry", "Call it with each job that failed and runs again, and its error.")
-@_function("--on-dead", "Call it with each job that is dead, and its error.")
+@click.option(
+    "--setup",
+    metavar=FUNCTION,
+    help="A context manager that each consumer enters before its first batch and leaves at its end.",
+)
+@click.option("--on-retry", metavar=FUNCTION, help="Call it with each job that failed and runs again, and its error.")
+@click.option("--on-dead", metavar=FUNCTION, help="Call it with each job that is dead, and its error.")
 @port("--metrics-port", "/metrics for Prometheus")
 @port("--health-port", "/livez and /readyz")
 @bind
@@ -172,9 +173,7 @@ def start_processing(
         screen = Screen(plan.log_format, progress_every, as_json=as_json, quiet=quiet, verbose=plan.verbose)
         supervisor, threads = Supervisor(plan, run, screen.update), threading.enumerate()
         summary = _supervised(supervisor, screen, endpoints.served(supervisor, plan))
-    is_demonstration = plan.handler is None
-    lines = summary_lines(summary, has_balance=is_demonstration, drains=run.drain, verbose=plan.verbose)
-    _print([summary_json(summary)] if as_json else lines, supervisor.display_error, as_json=as_json)
+    _print(summary, supervisor.display_error, as_json=as_json, plan=plan, drains=run.drain)
     code = exits.TABLE if summary.table_missing else exits.GAVE_UP if summary.gave_up else exits.OK
     code = exits.INTERRUPTED if supervisor.cancelled else code
     exit_despite_threads(code, but=threads)
@@ -202,14 +201,17 @@ def _supervised(supervisor: Supervisor, screen: Screen, served: AbstractContextM
         return supervisor.run()
 
 
-def _print(summary: list[str], display_error: OSError | None, *, as_json: bool) -> None:
+def _print(summary: Summary, display_error: OSError | None, *, as_json: bool, plan: Plan, drains: bool) -> None:
     """Print the summary. If standard output is a pipe that was closed, that is no error: its reader has what it wants.
 
     Any other failure to write is raised. Progress was written there with `as_json`, otherwise on standard error.
     """
     reader_may_leave = as_json
     try:
-        data(summary[0]) if as_json else show(*summary)
+        if as_json:
+            data(summary_json(summary))
+        else:
+            show(*summary_lines(summary, has_balance=plan.handler is None, drains=drains, verbose=plan.verbose))
     except OSError as error:
         reader_may_leave = reader_may_leave or display_error is None
         display_error = display_error or error

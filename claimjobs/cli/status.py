@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import shutil
+import textwrap
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict
@@ -12,9 +14,9 @@ from typing import Any, Final
 import click
 
 from claimjobs.admin.overview import LIMIT
-from claimjobs.admin.stats import OwnerStats, Stats
+from claimjobs.admin.stats import Stats
 from claimjobs.cli import exits
-from claimjobs.cli.console import command, completed, data, log_as_messages, number, say, show, wrapped
+from claimjobs.cli.console import command, completed, data, log_as_messages, number, on_terminal, say, show
 from claimjobs.cli.options import AT_LEAST_1, COUNT, Duration, Seconds, bind, port
 from claimjobs.cli.queue_options import Target, claim_options, queue_options
 from claimjobs.database.connect import connected
@@ -26,8 +28,8 @@ from claimjobs.metrics import require_prometheus_client
 from claimjobs.metrics.backlog_reader import EVERY
 from claimjobs.metrics.http_server import serving
 from claimjobs.metrics.page import PageReader, queue_pages
-from claimjobs.queue.queue import Queue
 from claimjobs.signals import graceful
+from claimjobs.table.columns import STATES
 from claimjobs.table.ddl import has_wake_trigger
 from claimjobs.table.reflection import MARK_LOST, lost_mark
 
@@ -38,8 +40,6 @@ MOST: Final = 10
 
 CODES: Final[dict[Verdict, int]] = {"warning": exits.WARNINGS, "will not work": exits.WILL_NOT_WORK}
 """The exit codes of `explain`; of other verdicts it is 0."""
-
-# --- status --------------------------------------------------------------------------------------------------
 
 
 @click.command()
@@ -86,7 +86,12 @@ def status(context: click.Context, /, target: Target, as_json: bool, check: bool
         name, stats = queue.table.fullname, queue.stats()
         retries = queue.retries()
         retrying = retries.jobs + retries.due
-        lines = [*_lines_of(stats, queue.roles.state.values, where), *_failing(retrying), *_notes(queue)]
+        lines = list(_lines_of(stats, queue.roles.state.values, where, retrying))
+        with connected(queue.engine) as connection:
+            if has_wake_trigger(connection, queue.table):
+                lines.append("a trigger wakes consumers at each INSERT")
+            if fix := lost_mark(connection, queue.table):
+                lines.append(f"{MARK_LOST}: {fix}")
     exceeded = list(_exceeded(stats, **limits))
     if as_json:
         checked = {"exceeded": exceeded} if check else {}
@@ -118,33 +123,28 @@ def _exceeded(
 
 
 def _plain(stats: Stats) -> dict[str, object]:
+    counts = {name: getattr(stats, name) for name in (*STATES, "ownerless", "unclaimable", "not_in_queue")}
+    owners = [
+        {f"{key}_seconds" if key in IN_SECONDS else key: value for key, value in asdict(owner).items()}
+        for owner in stats.owners
+    ]
     return {
-        **_counts(stats),
-        "ownerless": stats.ownerless,
-        "unclaimable": stats.unclaimable,
-        "not_in_queue": stats.not_in_queue,
+        **counts,
         "other": [{"value": value, "rows": rows} for value, rows in stats.others.items()],
         "oldest_due_seconds": stats.oldest,
         "paused_seconds": stats.paused,
         "pause_reason": stats.pause_reason,
         "strangers": [{"owner_id": owner, "jobs": jobs} for owner, jobs in stats.strangers.items()],
-        "owners": [
-            {f"{key}_seconds" if key in IN_SECONDS else key: value for key, value in asdict(owner).items()}
-            for owner in stats.owners
-        ],
+        "owners": owners,
     }
 
 
-def _counts(stats: Stats) -> dict[str, int]:
-    return {"unclaimed": stats.unclaimed, "claimed": stats.claimed, "done": stats.done, "dead": stats.dead}
-
-
-def _lines_of(stats: Stats, words: Mapping[str, Any], where: str | None) -> Iterator[str]:
+def _lines_of(stats: Stats, words: Mapping[str, Any], where: str | None, retrying: int) -> Iterator[str]:
     """`words`: the user's own for the states."""
     yield from _paused(stats)
-    for state, count in _counts(stats).items():
+    for state in STATES:
         own = words.get(state, state)
-        yield f"{count} {state}" + ("" if own == state else f" ({visible(str(own))})")
+        yield f"{getattr(stats, state)} {state}" + ("" if own == state else f" ({visible(str(own))})")
     if where is not None:
         yield f"{stats.not_in_queue} unclaimed rows are not in the queue (where {visible(where)})"
     if stats.ownerless:
@@ -160,47 +160,30 @@ def _lines_of(stats: Stats, words: Mapping[str, Any], where: str | None) -> Iter
     else:
         due = f"{number(stats.due, 'job')} due; no run_at in the rows says for how long"
         yield due if stats.due else "no job is due"
-    yield from map(_owner, stats.owners)
-    for owner, jobs in list(stats.strangers.items())[:MOST]:
-        end = command(f"reclaim --owner {owner} --force")
-        yield f"{jobs} claimed by owner {owner}, another program: if it has ended, {end} reclaims them"
-    if rest := list(stats.strangers.values())[MOST:]:
-        yield f"{sum(rest)} claimed by {len(rest)} more of other programs"
-
-
-def _failing(retrying: int) -> Iterator[str]:
+    yield from _owners(stats)
     if retrying:
         yield f"{retrying:,} failed and will be tried again: {command('watch')} shows their errors"
+
+
+def _owners(stats: Stats) -> Iterator[str]:
+    for owner in stats.owners:
+        lock, asleep = LOCKS[owner.lock], "" if owner.asleep is None else f"asleep for {age(owner.asleep)}, "
+        yield (
+            f"owner {owner.id} {owner.host}:{owner.pid} since {age(owner.age)}, "
+            f"last heartbeat {age(owner.silence)} ago, lease {owner.lease:g} s, {lock}, {asleep}holds {owner.jobs}"
+            f"{', dead' if owner.dead else ''}"
+        )
+    for stranger, jobs in list(stats.strangers.items())[:MOST]:
+        end = command(f"reclaim --owner {stranger} --force")
+        yield f"{jobs} claimed by owner {stranger}, another program: if it has ended, {end} reclaims them"
+    if rest := list(stats.strangers.values())[MOST:]:
+        yield f"{sum(rest)} claimed by {len(rest)} more of other programs"
 
 
 def _paused(stats: Stats) -> Iterator[str]:
     if stats.paused is not None:
         reason = f" ({visible(stats.pause_reason)})" if stats.pause_reason else ""
         yield f"paused for {age(stats.paused)}{reason}: {command('resume')} ends it"
-
-
-def _owner(owner: OwnerStats) -> str:
-    words = (
-        f"owner {owner.id} {owner.host}:{owner.pid} since {age(owner.age)}",
-        f"last heartbeat {age(owner.silence)} ago",
-        f"lease {owner.lease:g} s",
-        LOCKS[owner.lock],
-        *([] if owner.asleep is None else [f"asleep for {age(owner.asleep)}"]),
-        f"holds {owner.jobs}",
-    )
-    return ", ".join((*words, "dead") if owner.dead else words)
-
-
-def _notes(queue: Queue) -> Iterator[str]:
-    """What else to know of this table."""
-    with connected(queue.engine) as connection:
-        if has_wake_trigger(connection, queue.table):
-            yield "a trigger wakes consumers at each INSERT"
-        if fix := lost_mark(connection, queue.table):
-            yield f"{MARK_LOST}: {fix}"
-
-
-# --- explain -------------------------------------------------------------------------------------------------
 
 
 @click.command()
@@ -245,14 +228,16 @@ def _findings(found: Explanation, *, verbose: bool) -> Iterator[str]:
     checks = max((len(finding.check) for finding in shown), default=0)
     verdicts = max((len(finding.verdict) for finding in shown), default=0)
     for finding in sorted(shown, key=lambda finding: VERDICTS.index(finding.verdict), reverse=True):
-        yield from wrapped(f"{finding.verdict:<{verdicts}}  {finding.check:<{checks}}  ", completed(finding.says))
+        head, says = f"{finding.verdict:<{verdicts}}  {finding.check:<{checks}}  ", completed(finding.says)
+        if on_terminal():  # broken at words
+            width, indent = max(shutil.get_terminal_size().columns, len(head) + 20), " " * len(head)
+            yield from textwrap.wrap(head + says, width, subsequent_indent=indent, break_on_hyphens=False)
+        else:
+            yield head + says
         yield from (f"    {line}" for statement in finding.fix for line in statement.split("\n"))
     count = ", ".join(f"{counts[verdict]} {verdict}" for verdict in reversed(VERDICTS) if counts[verdict])
     more = f"; {command('--verbose explain')} shows those that are ok" if counts["ok"] and not verbose else ""
     yield f"{found.table}: {count}{more}"
-
-
-# --- exporter ------------------------------------------------------------------------------------------------
 
 
 @click.command()

@@ -80,7 +80,15 @@ def setup_tables(target: Target, add: list[str], recreate: bool, yes: bool, sql:
       claimjobs setup-tables --wake-trigger
     """
     side_car, per_key = bool(target.described.get("side_car")), target.described.get("per_key")
-    _refuse_mixtures(recreate, bool(add), trigger=trigger, side_car=side_car)
+    refused = {
+        "--drop-wake-trigger only drops the trigger: leave out --recreate": recreate and trigger == "drop",
+        "--recreate makes the table with all that --add could add: give only one of them": recreate and add,
+        "--side-car is for a table that must not be altered: leave out --recreate and --add": side_car
+        and (recreate or add),
+    }
+    for words, is_given in refused.items():
+        if is_given:
+            raise click.UsageError(words)
     if recreate and not (yes or sql):
         need_yes("--recreate drops a table")
     reads = bool(not sql or add or side_car or per_key)
@@ -90,26 +98,13 @@ def setup_tables(target: Target, add: list[str], recreate: bool, yes: bool, sql:
             trigger_of(queue.engine)
         if add:
             _add(queue, add, yes=yes, sql=sql)
-        elif sql:
-            _print_ddl(queue, trigger, recreate)
+        if sql and not add:
+            if trigger != "drop":
+                show_sql(ddl(queue.engine, [*_tables(queue), *_key_rows(queue)], recreate=recreate))
+            if trigger is not None:
+                show_sql(f"{_trigger_statement(queue, trigger)};")
         if not sql:
             _set_up(queue, trigger, recreate, yes=yes)
-
-
-def _refuse_mixtures(recreate: bool, add: bool, *, trigger: Trigger, side_car: bool) -> None:
-    if recreate and trigger == "drop":
-        raise click.UsageError("--drop-wake-trigger only drops the trigger: leave out --recreate")
-    if recreate and add:
-        raise click.UsageError("--recreate makes the table with all that --add could add: give only one of them")
-    if side_car and (recreate or add):
-        raise click.UsageError("--side-car is for a table that must not be altered: leave out --recreate and --add")
-
-
-def _print_ddl(queue: Queue, trigger: Trigger, recreate: bool) -> None:
-    if trigger != "drop":
-        show_sql(ddl(queue.engine, [*_tables(queue), *_key_rows(queue)], recreate=recreate))
-    if trigger is not None:
-        show_sql(f"{_trigger_statement(queue, trigger)};")
 
 
 def _add(queue: Queue, add: list[str], *, yes: bool, sql: bool) -> None:
@@ -125,25 +120,47 @@ def _add(queue: Queue, add: list[str], *, yes: bool, sql: bool) -> None:
 
 
 def _set_up(queue: Queue, trigger: Trigger, recreate: bool, *, yes: bool) -> None:
-    engine, settings = queue.engine, queue.settings
+    """Make what is missing, and say what else to know of the table."""
     if trigger != "drop":
-        if recreate and (stake := setup.at_stake(engine, settings.table)) and not yes:
-            rows, owners = stake
-            at_work = f"; {number(owners, 'owner')} at work on it" if owners else ""
-            ask(f"Drop table {_jobs(queue).fullname} with {number(rows, 'row')} in {shown(engine.url)}{at_work}?")
-        _check_what_is_there(queue)
-        _tell(setup.make(engine, _tables(queue, mapped=True), recreate=recreate))
-        if key_rows := _key_rows(queue):
-            _tell(setup.make(engine, key_rows))
+        _make(queue, recreate, yes=yes)
     _set_up_trigger(queue, trigger)
     if trigger != "drop":
-        roles = checked_roles(engine, settings)
+        roles = checked_roles(queue.engine, queue.settings)
         try:
             say(queue.done_jobs)
         except DoneUndecided as undecided:
             say(str(undecided))
-        for line in advice(engine, settings, roles):
+        for line in advice(queue.engine, queue.settings, roles):
             say(line)
+
+
+def _make(queue: Queue, recreate: bool, *, yes: bool) -> None:
+    """Make the tables, and print which were there. Raises NotClaimable for records of our own, and UnfitTable if a
+    table that cannot be made is missing.
+    """
+    engine, settings, jobs = queue.engine, queue.settings, _jobs(queue)
+    if recreate and (stake := setup.at_stake(engine, settings.table)) and not yes:
+        rows, owners = stake
+        at_work = f"; {number(owners, 'owner')} at work on it" if owners else ""
+        ask(f"Drop table {jobs.fullname} with {number(rows, 'row')} in {shown(engine.url)}{at_work}?")
+    with connected(engine) as connection:
+        if setup.exists(connection, jobs):
+            check_no_own(resolve(connection, jobs.fullname))
+        elif _is_mapped_name(settings):
+            raise UnfitTable(
+                f"table {jobs.fullname!r} is not in this database, and a table with a map is not made here: "
+                "make it yourself, or check the name and the URL"
+            )
+    made = [setup.make(engine, _tables(queue, mapped=True), recreate=recreate)]
+    if key_rows := _key_rows(queue):
+        made.append(setup.make(engine, key_rows))
+    for result in made:
+        kept = ", kept" if result.dropped else ""
+        show(
+            *(f"{name}: {'dropped and made anew' if name in result.dropped else 'made'}" for name in result.created),
+            *(f"{name}: was there{kept}" for name in result.existing),
+            *(f"{name}: index was missing, made" for name in result.indexes),
+        )
 
 
 def _jobs(queue: Queue) -> sa.Table:
@@ -170,29 +187,6 @@ def _key_rows(queue: Queue) -> list[sa.Table]:
 
 def _is_mapped_name(settings: Settings) -> bool:
     return settings.columns is not None and isinstance(settings.table, str)
-
-
-def _check_what_is_there(queue: Queue) -> None:
-    """Raises NotClaimable for records of our own, and UnfitTable if a table that cannot be made is missing."""
-    jobs = _jobs(queue)
-    with connected(queue.engine) as connection:
-        if setup.exists(connection, jobs):
-            check_no_own(resolve(connection, jobs.fullname))
-        elif _is_mapped_name(queue.settings):
-            raise UnfitTable(
-                f"table {jobs.fullname!r} is not in this database, and a table with a map is not made here: "
-                "make it yourself, or check the name and the URL"
-            )
-
-
-def _tell(made: setup.MakeResult) -> None:
-    lines = [
-        *(f"{name}: {'dropped and made anew' if name in made.dropped else 'made'}" for name in made.created),
-        *(f"{name}: was there{', kept' if made.dropped else ''}" for name in made.existing),
-        *(f"{name}: index was missing, made" for name in made.indexes),
-    ]
-    if lines:
-        show(*lines)
 
 
 def _trigger_statement(queue: Queue, trigger: Trigger) -> str:

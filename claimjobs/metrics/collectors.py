@@ -16,16 +16,15 @@ from claimjobs.metrics.backlog_reader import EVERY, BacklogReader, Reading
 from claimjobs.queue.queue import Queue
 from claimjobs.report import Report
 
+Figure = tuple[str, str, float | Mapping[str, float]]
+"""The name of a metric, its help text and its value; with a label of LABELS a value for each value of that."""
 COUNTS: Final = {
     "enqueued_jobs": ("enqueued", "Jobs enqueued."),
     "claimed_jobs": ("claimed", "Jobs claimed."),
     "claims": ("claims", "Claims, with empty ones."),
     "empty_claims": ("empty_claims", "Claims that got no job."),
     "collisions": ("collisions", "Candidates that another consumer had locked or claimed before."),
-    "unclaimable_rows": (
-        "unclaimable",
-        "Rows that a consumer leaves, because the database refuses every claim of them.",
-    ),
+    "unclaimable_rows": ("unclaimable", "Rows that a consumer leaves: the database refuses every claim of them."),
 }
 """For each counter the field of a report, and the help text."""
 TIMES: Final = {
@@ -84,17 +83,11 @@ def metrics_page(*collectors: Any) -> WSGIApplication:
 
 def of_report(report: Report, table: str) -> Iterator[Metric]:
     """What consumers and producers did."""
-    yield from _metrics(
-        CounterMetricFamily,
-        table,
-        *((name, text, getattr(report, field)) for name, (field, text) in COUNTS.items()),
-        (
-            "settled_jobs",
-            "Jobs by their outcome; `lost`: it was refused.",
-            {of: getattr(report, of) for of in OUTCOMES},
-        ),
-        ("transients", "Transactions run again.", dict(sorted(report.transients.items()))),
-    )
+    figures: list[Figure] = [(name, text, getattr(report, field)) for name, (field, text) in COUNTS.items()]
+    outcomes = {outcome: getattr(report, outcome) for outcome in OUTCOMES}
+    figures.append(("settled_jobs", "Jobs by their outcome; `lost`: it was refused.", outcomes))
+    figures.append(("transients", "Transactions run again.", dict(sorted(report.transients.items()))))
+    yield from _metrics(CounterMetricFamily, table, *figures)
     for field, text in TIMES.items():
         histogram = getattr(report.times, field)
         name = f"claimjobs_{field}" if field == "batch_jobs" else f"claimjobs_{field}_seconds"
@@ -106,25 +99,24 @@ def of_report(report: Report, table: str) -> Iterator[Metric]:
 def of_reading(reading: Reading, table: str) -> Iterator[Metric]:
     """What is in the database. Without a reading only `claimjobs_backlog_readable` is there, and is 0."""
     readable = "1 if the last reading of the backlog succeeded, else 0: then the other figures are old."
-    yield from _metrics(GaugeMetricFamily, table, ("backlog_readable", readable, reading.error is None))
-    backlog = reading.backlog
-    if backlog is None:
-        return
-    jobs = {state: getattr(backlog, state) for state in ("unclaimed", "claimed", "dead")}
-    due = "Jobs that may be claimed now, among the counted unclaimed ones, which are the first in the queue's order."
-    retrying = "Jobs that failed and will be tried again, among the counted unclaimed ones."
-    oldest = "Seconds for which the oldest of these has been due; 0 if none is."
-    yield from _metrics(
-        GaugeMetricFamily,
-        table,
-        ("count_limit", "Jobs of a state are counted up to this number.", backlog.limit),
-        ("jobs", "Jobs in each state, up to claimjobs_count_limit.", jobs),
-        ("due_jobs", due, backlog.due),
-        ("retrying_jobs", retrying, backlog.retrying),
-        ("oldest_due_seconds", oldest, backlog.oldest or 0.0),
-        ("owners", "Owners.", backlog.owners),
-        ("paused", "1 while the queue is paused, else 0.", backlog.paused),
-    )
+    figures: list[Figure] = [("backlog_readable", readable, reading.error is None)]
+    if (backlog := reading.backlog) is not None:
+        due = (
+            "Jobs that may be claimed now, among the counted unclaimed ones, which are the first in the queue's order."
+        )
+        retrying = "Jobs that failed and will be tried again, among the counted unclaimed ones."
+        oldest = "Seconds for which the oldest of these has been due; 0 if none is."
+        jobs = {state: getattr(backlog, state) for state in ("unclaimed", "claimed", "dead")}
+        figures += [
+            ("count_limit", "Jobs of a state are counted up to this number.", backlog.limit),
+            ("jobs", "Jobs in each state, up to claimjobs_count_limit.", jobs),
+            ("due_jobs", due, backlog.due),
+            ("retrying_jobs", retrying, backlog.retrying),
+            ("oldest_due_seconds", oldest, backlog.oldest or 0.0),
+            ("owners", "Owners.", backlog.owners),
+            ("paused", "1 while the queue is paused, else 0.", backlog.paused),
+        ]
+    return _metrics(GaugeMetricFamily, table, *figures)
 
 
 def of_processes(table: str, *, consumers: int, replaced: int) -> Iterator[Metric]:
@@ -134,12 +126,7 @@ def of_processes(table: str, *, consumers: int, replaced: int) -> Iterator[Metri
     yield from _metrics(CounterMetricFamily, table, ("replaced_processes", died, replaced))
 
 
-def _metrics(
-    kind: type[CounterMetricFamily | GaugeMetricFamily],
-    table: str,
-    *figures: tuple[str, str, float | Mapping[str, float]],
-) -> Iterator[Metric]:
-    """A metric for each name, help text and value; with a label of LABELS, for a value by each value of that."""
+def _metrics(kind: type[CounterMetricFamily | GaugeMetricFamily], table: str, *figures: Figure) -> Iterator[Metric]:
     for name, text, value in figures:
         family = kind(f"claimjobs_{name}", text, labels=["table", LABELS[name]] if name in LABELS else ["table"])
         if isinstance(value, Mapping):

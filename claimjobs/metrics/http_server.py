@@ -6,7 +6,7 @@ import io
 import logging
 import socket
 import threading
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from socketserver import TCPServer, ThreadingMixIn
 from typing import Any, Final
@@ -19,6 +19,14 @@ from claimjobs.log_events import REQUEST_FAILED
 TIME_LIMIT: Final = 5.0
 """Seconds that a client may take to send its request, and to accept a part of the answer."""
 LOOPBACK: Final = "127.0.0.1"
+POLICY: Final = "default-src 'none'; style-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+"""A browser runs nothing of a page, and loads nothing but its style from here, whatever the jobs say."""
+HEADERS: Final = (
+    ("Content-Security-Policy", POLICY),
+    ("X-Content-Type-Options", "nosniff"),
+    ("Referrer-Policy", "no-referrer"),
+    ("Cache-Control", "no-store"),
+)
 
 log = logging.getLogger("claimjobs.http_server")
 
@@ -43,16 +51,9 @@ def serving(host: str, port: int, pages: Mapping[str, WSGIApplication]) -> Itera
             server.shutdown()
 
 
-def answer(
-    start: StartResponse,
-    text: str,
-    status: str = "200 OK",
-    *,
-    kind: str = "text/plain",
-    headers: Iterable[tuple[str, str]] = (),
-) -> list[bytes]:
+def answer(start: StartResponse, text: str, status: str = "200 OK", *, kind: str = "text/plain") -> list[bytes]:
     """The answer of a WSGI application that says this text."""
-    start(status, [("Content-Type", f"{kind}; charset=utf-8"), *headers])
+    start(status, [("Content-Type", f"{kind}; charset=utf-8"), *HEADERS])
     return [text.encode()]
 
 

@@ -26,14 +26,6 @@ FAILED: Final = ("failed job", "failures", "next try", "last error")
 """The titles of the rows below, which `claimjobs watch` shows, too."""
 WIDTH, HEIGHT = 600, 80
 """Of a plot."""
-POLICY: Final = "default-src 'none'; style-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
-"""A browser runs nothing of this page, and loads nothing but its style from here, whatever the jobs say."""
-HEADERS: Final = (
-    ("Content-Security-Policy", POLICY),
-    ("X-Content-Type-Options", "nosniff"),
-    ("Referrer-Policy", "no-referrer"),
-    ("Cache-Control", "no-store"),
-)
 STYLE: Final = """\
 :root { color-scheme: light dark; font: 15px/1.5 system-ui, sans-serif; }
 body { margin: 2rem auto; max-width: 60rem; padding: 0 1rem; }
@@ -85,10 +77,10 @@ def queue_pages(reader: PageReader) -> dict[str, WSGIApplication]:
 
     def page(_environ: WSGIEnvironment, start: StartResponse) -> list[bytes]:
         error = reader.latest().error
-        return answer(start, "".join(_html(reader, error)), kind="text/html", headers=HEADERS)
+        return answer(start, "".join(_html(reader, error)), kind="text/html")
 
     def style(_environ: WSGIEnvironment, start: StartResponse) -> list[bytes]:
-        return answer(start, STYLE, kind="text/css", headers=HEADERS)
+        return answer(start, STYLE, kind="text/css")
 
     return {"/": page, "/style.css": style}
 

@@ -93,10 +93,10 @@ def test_list_takes_a_predicate_and_a_limit(database: Backend) -> None:
 
 def test_a_list_without_dead_jobs_is_empty(anywhere: Backend) -> None:
     dead_jobs(anywhere)
-    none = "claimjobs: no such job in jobs\n"
+    none = "claimjobs: jobs has no dead job\n"
     assert listed(anywhere) == Ended(exits.OK, "", none)
     assert listed(anywhere, "--json") == Ended(exits.OK, "", none)
-    assert listed(anywhere, "--where", "id > 5").err == none
+    assert listed(anywhere, "--where", "id > 5").err == "claimjobs: jobs has no such dead job\n"
 
 
 def test_json_has_every_column(database: Backend) -> None:

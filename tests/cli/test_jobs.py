@@ -28,7 +28,7 @@ def test_a_line_has_key_state_attempts_time_and_error(anywhere: Backend) -> None
     assert run(anywhere, "list", "--limit", "3").err == ""
     found = [json.loads(line) for line in run(anywhere, "list", "--json").out.splitlines()]
     assert [(job["claimjobs_state"], job["d"]) for job in found[1:]] == [("dead", "0002"), ("unclaimed", "0003")]
-    assert run(anywhere, "list", "--state", "done").err == "claimjobs: no such job in jobs\n"
+    assert run(anywhere, "list", "--state", "done").err == "claimjobs: jobs has no done job\n"
 
 
 def test_show_is_a_block_a_job(database: Backend) -> None:

@@ -315,12 +315,6 @@ def test_what_does_not_go_with_a_table_that_must_not_be_altered(anywhere: Backen
     assert "with a side-car a lease holds each claim" in ended.err
 
 
-def test_a_dropped_option_names_what_replaces_it() -> None:
-    ended = claimjobs("start-processing", f"{HANDLERS}:note_batch", "--lock", "advisory")
-    assert ended.code == exits.USAGE
-    assert "there is no --lock any more: choose advisory locks in Python" in ended.err
-
-
 @pytest.mark.parametrize(
     ("words", "told"),
     [

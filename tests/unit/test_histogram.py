@@ -7,8 +7,12 @@ import pickle
 from claimjobs.report import Histogram, Report
 
 
+class Small(Histogram):
+    bounds = (1.0, 10.0)
+
+
 def test_a_value_at_a_bound_is_below_it() -> None:
-    histogram = Histogram((1.0, 10.0))
+    histogram = Small()
     for value in (0.5, 1.0, 5.0, 11.0):
         histogram.observe(value)
     assert histogram.cumulative == [("1.0", 2.0), ("10.0", 3.0), ("+Inf", 4.0)]
@@ -16,9 +20,9 @@ def test_a_value_at_a_bound_is_below_it() -> None:
 
 
 def test_a_value_may_count_many_times() -> None:
-    histogram = Histogram((1.0,))
+    histogram = Small()
     histogram.observe(2.0, times=100)
-    assert (histogram.counts, histogram.sum) == ([0, 100], 200.0)
+    assert (histogram.counts, histogram.sum) == ([0, 100, 0], 200.0)
 
 
 def test_reports_add_their_histograms_and_stay_as_they_are() -> None:
