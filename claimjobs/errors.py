@@ -194,8 +194,7 @@ class TableMissing(UnfitTable):
             what += f", and it must be in the schema of {within!r}"
             step = f"run `claimjobs setup-tables --table {shlex.quote(within)}`"
         elif words is not None or name in _WITHOUT_TABLE:
-            command = "claimjobs setup-tables" if words is None else f"claimjobs setup-tables {words}"
-            step = f"run `{command}`, or check the name and the URL"
+            step = f"run `claimjobs setup-tables{'' if words is None else f' {words}'}`, or check the name and the URL"
         else:  # a name alone would make the table of the demonstration
             step = "check the name and the URL; `claimjobs setup-tables --table MODULE:ATTRIBUTE` makes a described one"
             step += _DOT if "." in name else ""
