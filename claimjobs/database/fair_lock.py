@@ -24,7 +24,7 @@ class FairLock:
         """`impatient` is called by a waiting thread, every `patience` seconds."""
         self._patience, self._impatient = patience, impatient
         self._guard = threading.Lock()
-        self._turns: deque[threading.Event | None] = deque()
+        self._queue: deque[threading.Event | None] = deque()
         """The holder, and then who waits. An event is set when its thread has the lock. None: the lock was free, which
         is the usual case, and an event costs more than everything else here."""
         self._end_wait: Callable[[], None] | None = None
@@ -33,37 +33,37 @@ class FairLock:
 
     def __enter__(self) -> None:
         with self._guard:
-            turn = threading.Event() if self._turns else None
-            self._turns.append(turn)
-        if turn is not None:
+            event = threading.Event() if self._queue else None
+            self._queue.append(event)
+        if event is not None:
             try:
-                self._wait(turn)
+                self._wait(event)
             except BaseException:
-                self._leave(turn)
+                self._leave(event)
                 raise
         self.since = time.monotonic()
 
     def __exit__(self, *_: object) -> None:
-        self._leave(self._turns[0])
+        self._leave(self._queue[0])
 
-    def _leave(self, turn: threading.Event | None) -> None:
+    def _leave(self, event: threading.Event | None) -> None:
         with self._guard:
-            self._turns.remove(turn)
-            if self._turns and (first := self._turns[0]) is not None:
+            self._queue.remove(event)
+            if self._queue and (first := self._queue[0]) is not None:
                 first.set()
 
-    def _wait(self, turn: threading.Event) -> None:
-        while self._end_wait and not turn.is_set():  # the holder is in `releasable_by`
+    def _wait(self, event: threading.Event) -> None:
+        while self._end_wait and not event.is_set():  # the holder is in `releasable_by`
             self.end_wait()
-            if not turn.wait(AGAIN):
+            if not event.wait(AGAIN):
                 self._impatient()
-        while not turn.wait(self._patience):
+        while not event.wait(self._patience):
             self._impatient()
 
     @property
     def has_waiters(self) -> bool:
         """Whether a thread waits for the lock."""
-        return len(self._turns) > 1
+        return len(self._queue) > 1
 
     @contextlib.contextmanager
     def releasable_by(self, end_wait: Callable[[], None]) -> Iterator[None]:
