@@ -23,13 +23,15 @@ from claimjobs.explain.adoption import (
     Adoption,
     Plan,
     check_where,
+    example_row,
     flaw_of_value,
     has_value,
+    imports_of,
     inspect_for_adoption,
+    statements_of,
     with_locks,
 )
 from claimjobs.explain.diagnosis import INDEX, additions
-from claimjobs.explain.example_row import example_row, imports_of, statements_of
 from claimjobs.key_text import visible
 from claimjobs.queue.map_file import queue_of
 from claimjobs.table.columns import ROLES, STATES, Columns
