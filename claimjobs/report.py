@@ -52,7 +52,7 @@ class SizeHistogram(Histogram):
 
 @dataclass
 class BatchTimes:
-    """Sizes and times of batches. Empty unless the Queue measures them: see `claimjobs.batch.batch_timer`."""
+    """Sizes and times of batches. Empty unless the Queue measures them: see `claimjobs.batch.batch`."""
 
     batch_jobs: Histogram = field(default_factory=SizeHistogram)
     """Jobs of each batch that is not empty."""

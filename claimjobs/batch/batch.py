@@ -2,30 +2,37 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, suppress
+from datetime import datetime
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Final, Self
 
 import sqlalchemy as sa
 from sqlalchemy.orm import Session
 
 from claimjobs import tracing
-from claimjobs.batch.batch_timer import BatchTimer
 from claimjobs.batch.hold import Following, Hold
 from claimjobs.callables import in_thread
 from claimjobs.claim.strategy import ClaimResult
+from claimjobs.database.clock import DatabaseClock, in_seconds
 from claimjobs.dialects import Key
 from claimjobs.errors import BatchMisused, BatchRolledBack, Fail, OutcomeRefused, Unreadable
 from claimjobs.job import Job, claim_of
 from claimjobs.key_text import key_in_message, text_of
 from claimjobs.options import Retry, bounded
+from claimjobs.report import Report
 from claimjobs.settle.failures import Failures
 from claimjobs.settle.outcomes import Outcomes
 from claimjobs.signals import shielded
 from claimjobs.statements.settle import Failure
 from claimjobs.table.columns import DEAD
 from claimjobs.table.roles import ColumnRoles
+
+SAMPLES: Final = 4
+"""Jobs of each batch whose time from due to claimed is measured. To read `run_at` of each job would cost a few percent
+of a consumer's time."""
 
 
 class Batch:
@@ -431,3 +438,28 @@ def instances(session: Session, entity: type[Any], roles: ColumnRoles, jobs: Seq
 def _key(instance: Any, names: Sequence[str]) -> Any:
     parts = tuple(getattr(instance, name) for name in names)
     return parts if len(parts) > 1 else parts[0]
+
+
+class BatchTimer:
+    """Adds sizes and times of batches to a report."""
+
+    def __init__(self, report: Report, roles: ColumnRoles, clock: DatabaseClock) -> None:
+        """`roles`: those of the table with `run_at`. Without one nothing tells how long a job has been due."""
+        self._times = report.times
+        self._run_at = None if roles.run_at is None else roles.run_at.name
+        self._clock = clock
+
+    def claimed(self, jobs: Sequence[Job]) -> float:
+        """Measure jobs that were just claimed; return when that was, for `settled`."""
+        self._times.batch_jobs.observe(len(jobs))
+        if self._run_at is not None and (now := self._clock.now()) is not None:
+            for job in jobs[:: -(-len(jobs) // SAMPLES)]:
+                with suppress(Unreadable):
+                    due = job[self._run_at]
+                    if isinstance(due, datetime):  # NULL: due since nobody knows when
+                        self._times.due_to_claimed.observe(max(0.0, now - in_seconds(due)))
+        return time.monotonic()
+
+    def settled(self, jobs: int, since: float) -> None:
+        """Measure so many jobs that were claimed at `since` and are settled now."""
+        self._times.claimed_to_settled.observe(time.monotonic() - since, jobs)

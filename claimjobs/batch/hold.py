@@ -79,8 +79,7 @@ class Hold(ABC):
     def _claim_until_over(self, connector: Connector, size: int, plan: ClaimPlan) -> ClaimResult:
         while True:
             request = self._next_request(connector, size, plan)
-            request, claimed = self._claim_once(connector, request, plan)
-            claimed = self._range.learn(request, claimed)
+            claimed = self._range.learn(request, self._claim_once(connector, request, plan))
             if self._range.is_over(claimed) or self._control.stopping:
                 return claimed
 
@@ -97,10 +96,8 @@ class Hold(ABC):
         return request._replace(limit=int(min(request.limit, self._most_keys)))
 
     @abstractmethod
-    def _claim_once(
-        self, connector: Connector, request: ClaimRequest, plan: ClaimPlan
-    ) -> tuple[ClaimRequest, ClaimResult]:
-        """Claim in a transaction of this connector. Returns the request of the try that succeeded, too."""
+    def _claim_once(self, connector: Connector, request: ClaimRequest, plan: ClaimPlan) -> ClaimResult:
+        """Claim in a transaction of this connector."""
 
     @property
     def pause_is_stale(self) -> bool:

@@ -35,9 +35,11 @@ class SettleAndClaim:
         self._settler, self._strategy = settler, strategy
         settle = settler.in_one
         self._one = strategy.settling(settle) if isinstance(strategy, OneStatement) and settle is not None else None
-        self._claim = strategy.at_once if isinstance(strategy, TwoPhases) and settler.settle_batch is not None else None
+        self._claim = strategy.at_once if isinstance(strategy, TwoPhases) else None
         if self._claim is not None and settler.settle_batch is not None:
-            self._settle = CompiledStatement(settle_and_check(settler.settle_batch, self._claim.claim_rows))
+            self._settle = CompiledStatement(settle_and_check(settler.settle_batch.statement, self._claim.claim_rows))
+        else:
+            self._claim = None
         self._were_together = False
         """Whether the last two statements were sent together: SQLAlchemy, which must send some, knows no pipeline."""
 

@@ -34,14 +34,14 @@ class ClaimRecord(ABC):
 
     names_owner = False
     """Whether the row of a job names its owner: then each write of an outcome asks there, and a release writes it."""
-
-    def __init__(self, backend: Backend, now: sa.ColumnElement[Any]) -> None:
-        self._backend, self._roles, self._now = backend, backend.roles, now
-
-    def values_of(self, owner: int) -> Mapping[str, Any]:
-        """The values of the columns that `record` writes, by column: jobs show them, and they need not be read."""
-        del owner
-        return AS_IT_IS
+    guard: sa.ColumnElement[bool]
+    """The predicate of a row in which an outcome may be written, after `take_out`."""
+    held: sa.Select[Any]
+    """The keys of all jobs that `me` holds."""
+    used: Sequence[sa.ColumnElement[bool]] = ()
+    """The predicates that claims of `me` are recorded."""
+    largest: Sequence[sa.Select[Any]] = ()
+    """The largest ids of owners in the records."""
 
     @abstractmethod
     def record(self, connection: sa.Connection, owner: int, locked: ClaimResult, request: ClaimRequest) -> ClaimResult:
@@ -54,29 +54,14 @@ class ClaimRecord(ABC):
     def phases(self, owner: int, keys: list[Key]) -> list[Phase]:
         """The statement that records a claim of these jobs, if there is one."""
 
-    @property
-    @abstractmethod
-    def guard(self) -> sa.ColumnElement[bool]:
-        """The predicate of a row in which an outcome may be written, after `take_out`."""
-
-    @property
-    @abstractmethod
-    def held(self) -> sa.Select[Any]:
-        """The keys of all jobs that `me` holds."""
-
-    @property
-    @abstractmethod
-    def used(self) -> Sequence[sa.ColumnElement[bool]]:
-        """The predicates that claims of `me` are recorded."""
-
-    @property
-    @abstractmethod
-    def largest(self) -> Sequence[sa.Select[Any]]:
-        """The largest ids of owners in the records."""
-
     @abstractmethod
     def unknown(self, owners: sa.FromClause) -> sa.Select[Any]:
         """The ids of owners that hold jobs and have no row: a claim was committed after the row was deleted."""
+
+    def values_of(self, owner: int) -> Mapping[str, Any]:
+        """The values of the columns that `record` writes, by column: jobs show them, and they need not be read."""
+        del owner
+        return AS_IT_IS
 
     def by(self, me: int | None) -> dict[str, int]:
         """The parameters of the guard."""
@@ -109,6 +94,13 @@ class RecordInRows(ClaimRecord):
     names_owner = True
     _last: tuple[int | None, Mapping[str, Any]] = (None, AS_IT_IS)
 
+    def __init__(self, backend: Backend, now: sa.ColumnElement[Any]) -> None:
+        self._backend, self._roles, self._now = backend, backend.roles, now
+        self.guard, self.held = backend.roles.mine, statements.held(backend.roles)
+        if (owner := backend.roles.owner_id) is not None:
+            self.used = (sa.exists().where(backend.roles.mine),)
+            self.largest = (sa.select(sa.func.max(owner)).where(backend.roles.state.is_(CLAIMED)),)
+
     def values_of(self, owner: int) -> Mapping[str, Any]:
         """Those for state and owner. `owner_date` is missing: the server sets it. Computed once for an owner."""
         if owner != self._last[0]:
@@ -136,23 +128,6 @@ class RecordInRows(ClaimRecord):
     def _mark(self) -> CompiledStatement:
         return CompiledStatement(mark(self._roles, self._backend.dialect, self._now, self._backend.owners))
 
-    @property
-    def guard(self) -> sa.ColumnElement[bool]:
-        return self._roles.mine
-
-    @property
-    def held(self) -> sa.Select[Any]:
-        return statements.held(self._roles)
-
-    @property
-    def used(self) -> Sequence[sa.ColumnElement[bool]]:
-        return () if self._roles.owner_id is None else (sa.exists().where(self._roles.mine),)
-
-    @property
-    def largest(self) -> Sequence[sa.Select[Any]]:
-        owner = self._roles.owner_id
-        return () if owner is None else (sa.select(sa.func.max(owner)).where(self._roles.state.is_(CLAIMED)),)
-
     def unknown(self, owners: sa.FromClause) -> sa.Select[Any]:
         return statements.unknown(self._roles, owners)
 
@@ -161,6 +136,10 @@ class RowLocksOnly(RecordInRows):
     """Nowhere: the row locks of an open transaction are the claim. What owners hold, others have claimed by lease."""
 
     names_owner = False
+
+    def __init__(self, backend: Backend, now: sa.ColumnElement[Any]) -> None:
+        super().__init__(backend, now)
+        self.guard = sa.true()
 
     def values_of(self, owner: int) -> Mapping[str, Any]:
         return AS_IT_IS
@@ -171,10 +150,6 @@ class RowLocksOnly(RecordInRows):
     def phases(self, owner: int, keys: list[Key]) -> list[Phase]:
         return []
 
-    @property
-    def guard(self) -> sa.ColumnElement[bool]:
-        return sa.true()
-
 
 class RecordInClaimRow(ClaimRecord):
     """In one row of `claimjobs_batches` for all jobs of a claim: the claim row. A settle deletes it, or shortens it.
@@ -184,8 +159,11 @@ class RecordInClaimRow(ClaimRecord):
     """
 
     def __init__(self, backend: Backend, now: sa.ColumnElement[Any], claim_rows: ClaimRows) -> None:
-        super().__init__(backend, now)
         self._claim_rows = claim_rows
+        self.guard = backend.roles.state.columns_say(UNCLAIMED)
+        self.held = records.held(claim_rows)  # also of jobs whose row is gone
+        self.used = (sa.exists().where(claim_rows.table.c.owner_id == statements.ME),)
+        self.largest = (sa.select(sa.func.max(claim_rows.table.c.owner_id)),)
         self._record = CompiledStatement(records.record(claim_rows, backend.owners))
         self._open_now = records.open_now(claim_rows)
         self._close = CompiledStatement(records.close(claim_rows))
@@ -193,26 +171,21 @@ class RecordInClaimRow(ClaimRecord):
         self._numbered = records.numbered(claim_rows)
         self._shorten = records.shorten(claim_rows)
         self._close_all = records.close_all(claim_rows)
-        self._seized, self._count = records.seized(claim_rows), records.count(claim_rows)
+        self._seized, self._count = records.locked(claim_rows, skip_locked=True), records.count(claim_rows)
 
     def record(self, connection: sa.Connection, owner: int, locked: ClaimResult, request: ClaimRequest) -> ClaimResult:
-        number = next(NUMBERS)
-        jobs = self._recorded(connection, owner, number, locked.jobs)
+        """Only of those jobs that are in no claim row now."""
+        number, jobs = next(NUMBERS), locked.jobs
+        if not self._is_recorded(connection, owner, number, jobs):
+            keys = [job.key for job in jobs]
+            given = {"claimjobs_keys": keys, **self._claim_rows.range_of(keys)}
+            taken = {key_of(row) for row in connection.execute(self._open_now, given)}
+            jobs = [job for job in jobs if job.key not in taken]
+            if (jobs or not taken) and not self._is_recorded(connection, owner, number, jobs or locked.jobs):
+                raise OwnerDead
         # If others have claimed some of a full claim, the next one goes on after the same place, not from the head.
         found = request.limit if len(jobs) < len(locked.jobs) == request.size else locked.found
         return locked._replace(jobs=jobs, found=found, batch=number if jobs else 0)
-
-    def _recorded(self, connection: sa.Connection, owner: int, number: int, jobs: list[Job]) -> list[Job]:
-        """Record those of the jobs that are in no claim row now, and return them."""
-        if self._is_recorded(connection, owner, number, jobs):
-            return jobs
-        keys = [job.key for job in jobs]
-        given = {"claimjobs_keys": keys, **self._claim_rows.range_of(keys)}
-        taken = {key_of(row) for row in connection.execute(self._open_now, given)}
-        free = [job for job in jobs if job.key not in taken]
-        if (free or not taken) and not self._is_recorded(connection, owner, number, free or jobs):
-            raise OwnerDead
-        return free
 
     def _is_recorded(self, connection: sa.Connection, owner: int, number: int, jobs: list[Job]) -> bool:
         return self._record.count(connection, self._parameters(owner, number, [job.key for job in jobs])) == 1
@@ -224,35 +197,25 @@ class RecordInClaimRow(ClaimRecord):
         given = {"claimjobs_keys": keys, "claimjobs_json": keys, "claimjobs_meant": len(keys)}
         return {"claimjobs_me": owner, "claimjobs_number": number, **given, **self._claim_rows.range_of(keys)}
 
-    @property
-    def guard(self) -> sa.ColumnElement[bool]:
-        return self._roles.state.columns_say(UNCLAIMED)
-
-    @property
-    def held(self) -> sa.Select[Any]:
-        """Also of jobs whose row is gone."""
-        return records.held(self._claim_rows)
-
-    @property
-    def used(self) -> Sequence[sa.ColumnElement[bool]]:
-        return (sa.exists().where(self._claim_rows.table.c.owner_id == statements.ME),)
-
-    @property
-    def largest(self) -> Sequence[sa.Select[Any]]:
-        return (sa.select(sa.func.max(self._claim_rows.table.c.owner_id)),)
-
     def unknown(self, owners: sa.FromClause) -> sa.Select[Any]:
         return records.unknown(self._claim_rows, owners)
 
     def take_out(self, connection: sa.Connection, owner: int, keys: Sequence[Key], number: int) -> set[Key]:
         """The claim rows stay locked until the commit. One of which these are all jobs is deleted by one statement."""
-        whole = {"claimjobs_me": owner, "claimjobs_number": number, "claimjobs_meant": len(keys)}
-        if number and self._close.count(connection, whole) == 1:
-            return set(keys)
-        wanted, held = set(keys), self._by_number(connection, owner)
+        me, wanted = {"claimjobs_me": owner}, set(keys)
+        if number and self._close.count(connection, {**me, "claimjobs_number": number, "claimjobs_meant": len(keys)}):
+            return wanted
+        connection.execute(self._locked, me).all()  # before they are read
+        held: defaultdict[int, list[Key]] = defaultdict(list)
+        for row, *key in connection.execute(self._numbered, me):
+            held[row].append(key_of(key))
         for row, jobs in held.items():
-            if wanted & set(jobs):
-                self._shrink(connection, {"claimjobs_me": owner, "claimjobs_number": row}, jobs, wanted)
+            rest = [key for key in jobs if key not in wanted]
+            meant = {**me, "claimjobs_number": row, "claimjobs_meant": len(rest) or len(jobs)}
+            if not rest:
+                self._close.count(connection, meant)
+            elif len(rest) < len(jobs):
+                connection.execute(self._shorten, {**meant, "claimjobs_json": rest})
         return wanted & {key for jobs in held.values() for key in jobs}
 
     def take_from_all(self, connection: sa.Connection, keys: Sequence[Key]) -> None:
@@ -269,22 +232,6 @@ class RecordInClaimRow(ClaimRecord):
 
     def forget(self, connection: sa.Connection, owner: int) -> None:
         connection.execute(self._close_all, {"claimjobs_me": owner})
-
-    def _by_number(self, connection: sa.Connection, owner: int) -> dict[int, list[Key]]:
-        """The keys in each claim row of the owner. The rows are locked before they are read."""
-        me = {"claimjobs_me": owner}
-        connection.execute(self._locked, me).all()
-        found: defaultdict[int, list[Key]] = defaultdict(list)
-        for number, *key in connection.execute(self._numbered, me):
-            found[number].append(key_of(key))
-        return found
-
-    def _shrink(self, connection: sa.Connection, row: dict[str, int], jobs: list[Key], wanted: set[Key]) -> None:
-        """Take the wanted jobs out of a claim row of these jobs; delete it if no other is left."""
-        if rest := [key for key in jobs if key not in wanted]:
-            connection.execute(self._shorten, {**row, "claimjobs_json": rest, "claimjobs_meant": len(rest)})
-        else:
-            self._close.count(connection, {**row, "claimjobs_meant": len(jobs)})
 
 
 def record_of(backend: Backend, now: sa.ColumnElement[Any] | None = None, *, locks_only: bool = False) -> ClaimRecord:

@@ -8,7 +8,7 @@ import threading
 import time
 import weakref
 from collections.abc import Container, Iterable, Iterator
-from contextlib import contextmanager
+from dataclasses import dataclass, field
 from typing import Final
 
 from claimjobs.claim.strategy import NOTHING, ClaimResult
@@ -22,23 +22,21 @@ NO_HANDLER_RUNS: Final = math.inf
 log = logging.getLogger("claimjobs.lease")
 
 
+@dataclass(slots=True)
 class HeldBatch:
     """A claim that is not settled yet."""
 
-    __slots__ = ("batch", "claimed", "hang_reported", "progressed_at", "since", "was_dropped")
-
-    def __init__(self, claimed: ClaimResult) -> None:
-        self.claimed = claimed
-        self.since = time.monotonic()
-        """When it was claimed, when a loop asked for it, or when its Batch was missed first."""
-        self.batch: weakref.ref[object] | None = None
-        """The Batch that a loop got. None: there is none yet, or none any more."""
-        self.was_dropped = False
-        """Whether the loop has dropped the Batch without a settle."""
-        self.progressed_at = NO_HANDLER_RUNS
-        """When the handler made progress last."""
-        self.hang_reported = False
-        """Whether it was reported that its handler hangs."""
+    claimed: ClaimResult
+    since: float = field(default_factory=time.monotonic)
+    """When it was claimed, when a loop asked for it, or when its Batch was missed first."""
+    batch: weakref.ref[object] | None = None
+    """The Batch that a loop got. None: there is none yet, or none any more."""
+    was_dropped: bool = False
+    """Whether the loop has dropped the Batch without a settle."""
+    progressed_at: float = NO_HANDLER_RUNS
+    """When the handler made progress last."""
+    hang_reported: bool = False
+    """Whether it was reported that its handler hangs."""
 
     def is_forgotten(self, seconds: float) -> bool:
         """Whether it has had no Batch for so long."""
@@ -81,22 +79,15 @@ class HeldBatches:
         held = tuple(self._held.values())
         return [each for each in held if each.claimed.owner == owner and each.claimed is not but]
 
-    def keys_of(self, owner: int) -> set[Key]:
-        """The keys of all jobs that are held under this owner's id."""
-        return {job.key for held in self.of_owner(owner) for job in held.claimed.jobs}
-
     def long_held(self, owner: int, seconds: float) -> dict[Key, Job]:
         """The jobs that have been held under this owner's id for so long, by their keys."""
         before = time.monotonic() - seconds
-        held = [each for each in self.of_owner(owner) if each.since <= before]
-        return {job.key: job for each in held for job in each.claimed.jobs}
+        return {job.key: job for each in self.of_owner(owner) if each.since <= before for job in each.claimed.jobs}
 
     def unknown_among(self, keys: Iterable[Key], owner: int, *, but: Container[Key]) -> list[Key]:
         """Those of the keys that no claim under this owner's id has, and that are not among `but`."""
-        known = self.keys_of(owner)
+        known = {job.key for held in self.of_owner(owner) for job in held.claimed.jobs}
         return [key for key in keys if key not in known and key not in but]
-
-    # --- jobs that are settled one by one ----------------------------------------------------------------
 
     def split(self, claimed: ClaimResult, keeper: object) -> list[ClaimResult]:
         """Replace a claim by one for each of its jobs, and return these. `keeper`: in place of their Batches."""
@@ -104,9 +95,7 @@ class HeldBatches:
             return []
         kept = weakref.ref(keeper)
         parts = [ClaimResult([job], 1, 1, claimed.owner, claimed.suspects, claimed.batch) for job in claimed.jobs]
-        for part in parts:
-            held = self._held[id(part)] = HeldBatch(part)
-            held.batch = kept
+        self._held.update((id(part), HeldBatch(part, batch=kept)) for part in parts)
         return parts
 
     def join(self, parts: Iterable[ClaimResult]) -> ClaimResult:
@@ -122,8 +111,6 @@ class HeldBatches:
         joined = held[0]._replace(jobs=[part.jobs[0] for part in held], batch=numbers.pop() if is_whole else 0)
         self.add(joined)
         return joined
-
-    # --- claims of a settle, for which no loop has asked yet ---------------------------------------------
 
     def take_following(self, claimed: ClaimResult) -> bool:
         """Whether this claim of a settle is still held. Its time until it is forgotten begins anew."""
@@ -167,15 +154,6 @@ class HeldBatches:
         held = self.of(claimed)
         if held is not None:
             held.progressed_at = NO_HANDLER_RUNS
-
-    @contextmanager
-    def without_a_handler(self, claimed: ClaimResult) -> Iterator[None]:
-        """A `with` block around a settle, which is no hang if it waits for the database, or for another thread."""
-        self.rest(claimed)
-        try:
-            yield
-        finally:
-            self.progress(claimed)
 
     def hanging(self, seconds: float) -> Iterator[HeldBatch]:
         """The batches whose handler has made no progress for so long."""

@@ -138,9 +138,7 @@ class LeaseHold(Hold):
         self._release_unowned()
         return claimed
 
-    def _claim_once(
-        self, connector: Connector, request: ClaimRequest, plan: ClaimPlan
-    ) -> tuple[ClaimRequest, ClaimResult]:
+    def _claim_once(self, connector: Connector, request: ClaimRequest, plan: ClaimPlan) -> ClaimResult:
         strategy, alone = plan.strategy, plan.strategy.needs_no_transaction
         for _ in range(OWNER_IDS):
             tried = self.owner.id
@@ -162,7 +160,7 @@ class LeaseHold(Hold):
                     raise ClaimRefused(self._backend.roles.name, reason(error)) from error
                 raise
             else:
-                return request, claimed
+                return claimed
         says = f"this owner of jobs of table {self._backend.roles.name!r} was declared dead {OWNER_IDS} times in a row"
         raise ClaimjobsError(f"{says}: give it a longer lease, or find out who declares it dead (another clock?)")
 
@@ -277,31 +275,35 @@ class LeaseHold(Hold):
         """A `with` block around a settle. Raises SettleFailed for an error that another try would meet again."""
         if self._process != os.getpid():  # the parent of a forked process still works on the batch
             raise CrossedFork
-        with self.held.without_a_handler(claimed), self._alone():
-            outcomes.batch = claimed.batch
-            if outcomes.losses is None:
-                outcomes.losses = self._connector.lost
-            try:
+        self.held.rest(claimed)  # to wait for the database, or for another thread, is no hang
+        try:
+            with self._alone():
+                outcomes.batch = claimed.batch
+                if outcomes.losses is None:
+                    outcomes.losses = self._connector.lost
                 yield
-            except sa.exc.DBAPIError as error:
-                if self._connector.is_passing(error):
-                    raise
-                raise SettleFailed(self._backend.roles.name, len(outcomes.keys()), reason(error)) from error
-            finally:
-                # A batch may be settled after `close`, which opens the connection again.
-                if self._closed:
-                    self._connector.close()
+        except sa.exc.DBAPIError as error:
+            if self._connector.is_passing(error):
+                raise
+            raise SettleFailed(self._backend.roles.name, len(outcomes.keys()), reason(error)) from error
+        finally:
+            self.held.progress(claimed)
+            if self._closed:  # a batch may be settled after `close`, which opens the connection again
+                self._connector.close()
         self._note_held()
 
     def _record_settle(self, outcomes: Outcomes, claimed: ClaimResult, unsettled: Unsettled) -> set[Key]:
         """Update what is held and the report; return the keys of the lost jobs. Raises OutcomeRefused.
 
-        If the connection was lost since the first try of the settle, that try may have been committed.
+        If the connection was lost since the first try of the settle, that try may have been committed. So the database
+        is asked whether this owner was declared dead. If not, no job was reclaimed, and the lost ones are settled.
         """
         lost, owner = unsettled.lost, claimed.owner
         in_doubt = self._may_hold_unowned or self._unconfirmed_since is not None
-        if lost and self._connector.lost != outcomes.losses and self._is_still(owner):
-            lost = set()
+        if lost and self._connector.lost != outcomes.losses and not self._closed:
+            self.owner.row.beat(patience=None)
+            if self.owner.id == owner:
+                lost = set()
         keys = outcomes.keys()
         self.held.remove(claimed)
         self._keys.call(claimed.jobs, given_back=not outcomes.all_done)
@@ -315,17 +317,6 @@ class LeaseHold(Hold):
         if lost and not in_doubt and self.held.unknown_among(unsettled.held, owner, but=self._settling.stuck):
             raise key_unequal(self._backend.roles.name, sorted(lost, key=str))
         return lost
-
-    def _is_still(self, owner: int) -> bool:
-        """Whether the owner of that id was never declared dead; the database is asked.
-
-        If so, no job was reclaimed. Jobs that it does not hold any more were settled by an earlier try of the same
-        settle, whose commit happened although the connection broke.
-        """
-        if self._closed:
-            return False
-        self.owner.row.beat(patience=None)
-        return self.owner.id == owner
 
     @property
     def owner_id(self) -> int:
@@ -361,35 +352,34 @@ class LeaseHold(Hold):
             self.owner.sleeper.note_held(may_sleep=not (self.held or must_write))
 
     def maintain(self) -> None:
-        self._release_forgotten()
+        """During a claim or a settle it does nothing: a heartbeat must not wait for them. The next one does it."""
+        with self._unless_busy() as may_write:
+            if may_write:
+                self._release_forgotten()
         for hanging in self.held.hanging(self._max_batch_time):
             seconds = time.monotonic() - hanging.progressed_at
             if not hanging.hang_reported:
                 hanging.hang_reported = True
                 self._report_hang(hanging, seconds)
-            self._give_up(hanging, f"its handler made no progress for {seconds:.0f} s")
-
-    def excuse(self, seconds: float) -> None:
-        self.held.excuse(seconds)
+            with self._unless_busy() as may_write:
+                if may_write and hanging.hang_reported and self.held.of(hanging.claimed) is hanging:
+                    # Others get its jobs, as if its owner had died. Its late settle is refused.
+                    self._reaper.give_up(hanging.claimed, f"its handler made no progress for {seconds:.0f} s")
+                    self.held.remove(hanging.claimed)
+                    self.restart_from_head()
+        self._note_held()
 
     def _release_forgotten(self) -> None:
         """Release what this owner holds and nobody works on: jobs without a claim, and after half a lease batches that
         were dropped without a settle, and claims of a settle that no loop asked for.
-
-        During a claim or a settle it does nothing: a heartbeat must not wait for them.
         """
-        with self._unless_busy() as may_write:
-            if not may_write:
-                return
-            if self.held.forget(self._lease / 2):
-                self._may_hold_unowned = True
-            for written in self._settling.write_again():
-                written.count(self._report)
-                self._reaper.report_later(written)
-            if is_due := self._may_hold_unowned:
-                self._release_unowned()
-        if is_due:
-            self._note_held()
+        if self.held.forget(self._lease / 2):
+            self._may_hold_unowned = True
+        for written in self._settling.write_again():
+            written.count(self._report)
+            self._reaper.report_later(written)
+        if self._may_hold_unowned:
+            self._release_unowned()
 
     def _report_hang(self, hanging: HeldBatch, seconds: float) -> None:
         jobs = len(hanging.claimed.jobs)
@@ -402,18 +392,8 @@ class LeaseHold(Hold):
             fields = {"event": HOOK_FAILED, "queue": self._backend.roles.name, "hook": "on_hang", "error": str(error)}
             log.exception("on_hang failed", extra=fields)
 
-    def _give_up(self, hanging: HeldBatch, why: str) -> None:
-        """Give the jobs of a batch to others whose handler hangs, as if its owner had died. Its late settle is refused.
-
-        During a claim or a settle it does nothing, and should be called again.
-        """
-        claimed = hanging.claimed
-        with self._unless_busy() as may_write:
-            if may_write and hanging.hang_reported and self.held.of(claimed) is hanging:
-                self._reaper.give_up(claimed, why)
-                self.held.remove(claimed)
-                self.restart_from_head()
-        self._note_held()
+    def excuse(self, seconds: float) -> None:
+        self.held.excuse(seconds)
 
     @contextlib.contextmanager
     def _unless_busy(self) -> Iterator[bool]:
@@ -431,31 +411,28 @@ class LeaseHold(Hold):
         if self._process != os.getpid():
             return 0
         with self._one_at_a_time:
-            jobs = self._release_but(self._settling.stuck, None)
+            jobs = self._release_all(but=self._settling.stuck)
             self._report.released += jobs
         self._note_held()
         return jobs
+
+    def _release_all(self, *, but: Container[Key] = (), patience: float | None = None) -> int:
+        """Release what this owner holds in the database; return how many jobs that were."""
+        me = self.owner.id
+        keys = [key for key in self._settling.held_by(me, patience) if key not in but]
+        if keys:
+            self._settling.commit(me, Outcomes(released=dict.fromkeys(keys)), patience)
+        self.held.clear()
+        return len(keys)
 
     def _close(self) -> None:
         self.owner.stop()
         try:
             # At the end of the interpreter there may be no server. Then others reclaim the jobs.
             with contextlib.suppress(sa.exc.SQLAlchemyError, ClaimjobsError):
-                self._release_all()
+                self._reaper.report()
+                self._release_all(patience=1)
+                self.owner.row.leave()
         finally:
             self._closed = True
             self.owner.close()
-
-    def _release_all(self) -> None:
-        self._reaper.report()
-        self._release_but(frozenset(), 1)
-        self.owner.row.leave()
-
-    def _release_but(self, stuck: Container[Key], patience: float | None) -> int:
-        """Release what this owner holds in the database; return how many jobs that were."""
-        me = self.owner.id
-        keys = [key for key in self._settling.held_by(me, patience) if key not in stuck]
-        if keys:
-            self._settling.commit(me, Outcomes(released=dict.fromkeys(keys)), patience)
-        self.held.clear()
-        return len(keys)

@@ -82,22 +82,19 @@ class TransactionHold(Hold):
         return NOTHING if claimed.jobs else claimed
 
     def _take(self) -> OpenTransaction:
-        self._end_dropped()
-        with self._guard:
-            if not self._idle:
-                self._idle.append(OpenTransaction(self._context.engine, self._backend, self._liveness, self._report))
-            transaction = self._idle.pop()
-            self._busy.append(transaction)
-        return transaction
-
-    def _end_dropped(self) -> None:
-        """Roll back the transactions whose Batch was dropped without a settle: their jobs are unclaimed again."""
+        """A transaction for the next claim. Those whose Batch was dropped without a settle are rolled back before."""
         with self._guard:
             open_ones = [transaction for transaction in self._busy if transaction.batch is not None]
         for transaction in open_ones:
             if transaction.batch is not None and transaction.batch.is_dropped:
                 transaction.batch = None
                 self._end(transaction)
+        with self._guard:
+            if not self._idle:
+                self._idle.append(OpenTransaction(self._context.engine, self._backend, self._liveness, self._report))
+            transaction = self._idle.pop()
+            self._busy.append(transaction)
+        return transaction
 
     @property
     def pause_is_stale(self) -> bool:
@@ -130,14 +127,12 @@ class TransactionHold(Hold):
         connector.close()  # the last try claimed nothing, and where a sweep begins is read in a transaction of its own
         return super()._next_request(connector, size, plan)
 
-    def _claim_once(
-        self, connector: Connector, request: ClaimRequest, plan: ClaimPlan
-    ) -> tuple[ClaimRequest, ClaimResult]:
+    def _claim_once(self, connector: Connector, request: ClaimRequest, plan: ClaimPlan) -> ClaimResult:
         connector.close()  # the last try claimed nothing
         for attempt in connector.attempts(unless=self._control, divisible=plan.divisible):
             with attempt as connection:
                 claimed = plan.strategy.claim(connection, NOBODY, request)
-        return request, claimed
+        return claimed
 
     # --- settling --------------------------------------------------------------------------------------
 

@@ -11,10 +11,11 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Histo
 from prometheus_client.registry import Collector
 
 from claimjobs.admin.overview import LIMIT
-from claimjobs.batch.batch_timer import SAMPLES
+from claimjobs.batch.batch import SAMPLES
 from claimjobs.metrics.backlog_reader import EVERY, BacklogReader, Reading
 from claimjobs.queue.queue import Queue
 from claimjobs.report import Report
+from claimjobs.settle.outcomes import KINDS
 
 Figure = tuple[str, str, float | Mapping[str, float]]
 """The name of a metric, its help text and its value; with a label of LABELS a value for each value of that."""
@@ -34,7 +35,7 @@ TIMES: Final = {
 }
 LABELS: Final = {"settled_jobs": "outcome", "transients": "kind", "jobs": "state", "owners": "state"}
 """The metrics that have a value for each value of a second label."""
-OUTCOMES: Final = ("done", "retried", "dead", "released", "suspects", "lost")
+OUTCOMES: Final = (*KINDS, "lost")
 """Fields of a report: what became of claimed jobs."""
 
 

@@ -16,8 +16,7 @@ import sqlalchemy as sa
 
 from claimjobs import tracing
 from claimjobs.admin.stats import Retries, read_retries
-from claimjobs.batch.batch import Batch
-from claimjobs.batch.batch_timer import BatchTimer
+from claimjobs.batch.batch import Batch, BatchTimer
 from claimjobs.batch.claim_plan import ClaimPlans
 from claimjobs.batch.hold import Following, HoldContext
 from claimjobs.claim.candidates import check_that_keys_find

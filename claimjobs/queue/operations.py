@@ -13,7 +13,7 @@ from claimjobs.admin import pause
 from claimjobs.admin.overview import LIMIT, Backlog, Overview, OverviewReader
 from claimjobs.admin.stats import Retries, Stats, read_stats
 from claimjobs.admin.stored_jobs import Kept, StoredJobs
-from claimjobs.batch.batch_timer import BatchTimer
+from claimjobs.batch.batch import BatchTimer
 from claimjobs.database.clock import DatabaseClock
 from claimjobs.database.connect import connected
 from claimjobs.dialects import Key

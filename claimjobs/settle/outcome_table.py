@@ -74,7 +74,7 @@ class OutcomeTable(ABC):
         self.renew = OutcomeWrite(CompiledStatement(enqueue.renew(self.roles, self.dialect, now)))
         """The statement for jobs that run once more."""
 
-    def with_claim_row(self, write: OutcomeWrite) -> sa.Delete | sa.Update | None:
+    def with_claim_row(self, write: OutcomeWrite) -> CompiledStatement | None:
         """A statement for done jobs, which deletes their claim row, too; None where none can do both."""
         del write
         return None
@@ -154,11 +154,10 @@ class JobsTable(OutcomeTable):
     def keep_with(self, columns: Mapping[Key, Mapping[str, Any]]) -> Sequence[OutcomeWrite]:
         return [OutcomeWrite(CompiledStatement(statements.keep(self._target, self._now, columns)))]
 
-    def with_claim_row(self, write: OutcomeWrite) -> sa.Delete | sa.Update | None:
+    def with_claim_row(self, write: OutcomeWrite) -> CompiledStatement | None:
         if self.roles.claim_rows is None or not self.dialect.returns_what_it_writes:
             return None
-        both: sa.Delete | sa.Update = statements.with_batch(write.compiled.statement, self.roles.claim_rows)
-        return both
+        return CompiledStatement(statements.with_batch(write.compiled.statement, self.roles.claim_rows))
 
     def lock(self, connection: sa.Connection, me: int, taken_out: set[Key], keys: Sequence[Key]) -> set[Key]:
         return taken_out & self.still_held(connection, me, keys)

@@ -13,7 +13,6 @@ import sqlalchemy as sa
 
 from claimjobs.callables import unfinished
 from claimjobs.claim.strategy import Phase
-from claimjobs.database.compiled_statement import CompiledStatement
 from claimjobs.database.connection import Connector
 from claimjobs.dialects import Key
 from claimjobs.errors import BadArgument, DoneUndecided, StatementTimedOut, key_unequal
@@ -80,7 +79,6 @@ class Settler:
         """The statement that settles jobs that are all done, and returns their keys; None if there is no such one."""
         self.settle_batch = None if plain is None else table.with_claim_row(plain)
         """Settles a batch whose jobs are all done, and deletes its claim row. None: several statements do that."""
-        self._settle_batch = None if self.settle_batch is None else CompiledStatement(self.settle_batch)
 
     def write(self, connection: sa.Connection, me: int, outcomes: Outcomes) -> set[Key]:
         """Write the outcomes; return the keys of the rows in which nothing was written: of jobs that `me` no longer
@@ -90,8 +88,8 @@ class Settler:
         """
         if self._locks_first:
             return self.lock_and_write(connection, me, outcomes)
-        if self._settle_batch is not None and outcomes.is_done_batch:
-            if self._settle_batch.count(connection, batch_parameters(me, outcomes)) != len(outcomes.done):
+        if self.settle_batch is not None and outcomes.is_done_batch:
+            if self.settle_batch.count(connection, batch_parameters(me, outcomes)) != len(outcomes.done):
                 raise SomeLost
             return set()
         keys = outcomes.keys()

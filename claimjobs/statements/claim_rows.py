@@ -116,14 +116,9 @@ def close(claim_rows: ClaimRows) -> sa.Delete:
     return sa.delete(table).where(claim_rows.of(_ME), table.c.number == NUMBER, table.c.jobs == JOBS)
 
 
-def locked(claim_rows: ClaimRows) -> sa.Select[Any]:
-    """Lock the claim rows of `me`: their numbers."""
-    return sa.select(claim_rows.table.c.number).where(claim_rows.of(_ME)).with_for_update()
-
-
-def seized(claim_rows: ClaimRows) -> sa.Select[Any]:
-    """Lock the claim rows of `me` that no other session has locked: their numbers."""
-    return sa.select(claim_rows.table.c.number).where(claim_rows.of(_ME)).with_for_update(skip_locked=True)
+def locked(claim_rows: ClaimRows, *, skip_locked: bool = False) -> sa.Select[Any]:
+    """Lock the claim rows of `me`: their numbers. `skip_locked`: those that no other session has locked."""
+    return sa.select(claim_rows.table.c.number).where(claim_rows.of(_ME)).with_for_update(skip_locked=skip_locked)
 
 
 def count(claim_rows: ClaimRows) -> sa.Select[Any]:

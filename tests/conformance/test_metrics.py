@@ -5,7 +5,7 @@ from __future__ import annotations
 from prometheus_client import CollectorRegistry, generate_latest
 
 from claimjobs import Queue
-from claimjobs.batch.batch_timer import SAMPLES
+from claimjobs.batch.batch import SAMPLES
 from claimjobs.metrics import QueueCollector
 from tests.backends import Backend
 from tests.conformance.jobs import jobs
