@@ -171,7 +171,8 @@ class Batch:
         """
         if columns:
             self._hold.check_columns(columns)
-        self._outcomes.done.update(dict.fromkeys(self._decide(jobs), columns))
+        for key in self._decide(jobs):
+            self._outcomes.done[key] = columns
 
     def release(self, *jobs: Job) -> None:
         """Release these jobs, for any consumer; without arguments, all that have no outcome yet."""

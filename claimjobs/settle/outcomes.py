@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
+from itertools import chain
 from typing import Any, Final
 
 from claimjobs.dialects import Key
@@ -48,7 +49,7 @@ class Outcomes:
 
     def keys(self) -> list[Key]:
         """The keys of all jobs."""
-        return [key for kind in self.kinds.values() for key in kind]
+        return [*chain.from_iterable(self.kinds.values())]
 
     def __len__(self) -> int:
         return sum(map(len, self.kinds.values()))
