@@ -297,14 +297,17 @@ class BatchTransaction(HandlerWrites):
         self._wrote = self._is_set = False
         return wrote
 
-    def commit(self, settling: IsolatingSettle, *, with_savepoint: bool) -> None:
-        """Write the outcomes and commit all or nothing. Raises BatchRolledBack."""
+    @contextlib.contextmanager
+    def committed(self) -> Iterator[tuple[sa.Connection, sa.NestedTransaction | None]]:
+        """A `with` block that writes the outcomes: all is committed, or nothing. It gets the connection, and a
+        savepoint from before all writes of the batch, if there were some. Raises BatchRolledBack.
+        """
         try:
             self._flush()
             with self._own.committed() as connection:
                 if self._intact is not None:
                     self._intact.commit()
-                settling.run(connection, whole=self._whole, with_savepoint=with_savepoint)
+                yield connection, self._whole
         finally:
             for session in self._sessions:  # a session that the user keeps must not write in the next batch
                 session.expunge_all()
@@ -352,27 +355,28 @@ class IsolatingSettle:
         self._roles, self._dialect = backend.roles, backend.dialect
         self._depends_on_zone = backend.source.depend_on_zone
 
-    def run(self, connection: sa.Connection, *, whole: sa.NestedTransaction | None, with_savepoint: bool) -> None:
-        """Write the outcomes. `whole`: a savepoint from before all writes of the batch.
+    def commit(self, batch: BatchTransaction, *, with_savepoint: bool) -> None:
+        """Write the outcomes and commit, all or nothing. Raises BatchRolledBack.
 
         `with_savepoint`: make one before the settle, so that it can be written again without what is refused.
         """
         outcomes = self.written
         # Errors and values of columns may be refused.
         with_savepoint = with_savepoint or bool(outcomes.failed) or any(outcomes.done.values())
-        try:
-            self._write(connection, outcomes, with_savepoint=with_savepoint)
-        except WriteSwallowed:
-            raise  # not known of which job
-        except REFUSALS as error:
-            self.was_refused = is_of_a_row(error, self._dialect)
-            if not self.was_refused or not (with_savepoint or whole is not None):
-                raise
-            if not (with_savepoint and self._wrote_with_less_text(connection, outcomes)):
-                self._isolate(connection, error, whole)
-                return
-        if whole is not None:
-            whole.commit()
+        with batch.committed() as (connection, whole):
+            try:
+                self._write(connection, outcomes, with_savepoint=with_savepoint)
+            except WriteSwallowed:
+                raise  # not known of which job
+            except REFUSALS as error:
+                self.was_refused = is_of_a_row(error, self._dialect)
+                if not self.was_refused or not (with_savepoint or whole is not None):
+                    raise
+                if not (with_savepoint and self._wrote_with_less_text(connection, outcomes)):
+                    self._isolate(connection, error, whole)
+                    return
+            if whole is not None:
+                whole.commit()
 
     def _isolate(self, connection: sa.Connection, error: Exception, whole: sa.NestedTransaction | None) -> None:
         """Undo the batch, and write other outcomes: a single done job failed, several are suspects. Raises the error if

@@ -146,7 +146,7 @@ class TransactionHold(Hold):
         settling = IsolatingSettle(self._backend, self._settler, self._context.retry, outcomes)
         settled = False
         try:
-            batch.commit(settling, with_savepoint=self._makes_savepoints)
+            settling.commit(batch, with_savepoint=self._makes_savepoints)
             settled, batch.transaction.batch = True, None
         except BatchRolledBack as gone:
             self._report.transients[gone.kind] += 1
