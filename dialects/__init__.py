@@ -5,11 +5,10 @@ from __future__ import annotations
 import sqlalchemy as sa
 
 from claimjobs.dialects.base import Dialect, Key
-from claimjobs.dialects.key_locks import Lock
 from claimjobs.dialects.lexis import Lexis
-from claimjobs.dialects.mysql import MariaDB, MySQL
-from claimjobs.dialects.postgres import Postgres
-from claimjobs.dialects.waking import Listener, WakeTrigger
+from claimjobs.dialects.mysql.dialect import MariaDB, MySQL
+from claimjobs.dialects.postgres.dialect import Postgres
+from claimjobs.dialects.sessions import Listener, Lock
 
 DIALECTS: dict[str, type[Dialect]] = {"postgresql": Postgres, "mysql": MySQL, "mariadb": MariaDB}
 
@@ -39,7 +38,6 @@ __all__ = [
     "Lexis",
     "Listener",
     "Lock",
-    "WakeTrigger",
     "dialect_named_by",
     "dialect_of",
 ]

@@ -13,12 +13,9 @@ from typing import Any, ClassVar, TypeVar, cast
 import sqlalchemy as sa
 
 from claimjobs.dialects.error_codes import ErrorCodes
-from claimjobs.dialects.inspection import Inspection
-from claimjobs.dialects.key_locks import KeyLocks
+from claimjobs.dialects.inspection import Inspection, TableRules
 from claimjobs.dialects.lexis import Lexis
 from claimjobs.dialects.sessions import ISOLATION, Sessions
-from claimjobs.dialects.table_rules import TableRules
-from claimjobs.dialects.waking import WakeTrigger, Waking
 
 Write = TypeVar("Write", sa.Update, sa.Delete, sa.Select[Any])
 Expression = sa.ColumnElement[Any]
@@ -31,15 +28,12 @@ Key = Any
 class Dialect:
     """The portable base. Facts are attributes; what must be written differently is a method.
 
-    What is not about the text of statements is in parts of its own: `errors`, `sessions`, `key_locks`, `table_rules`,
-    `waking` and `inspection`.
+    What is not about the text of statements is in parts of its own: `errors`, `sessions`, `table_rules`, `inspection`.
     """
 
     errors: ClassVar[ErrorCodes]
     sessions: ClassVar[Sessions]
-    key_locks: ClassVar[KeyLocks]
     table_rules: ClassVar[TableRules]
-    waking: ClassVar[Waking]
     inspection: ClassVar[Inspection]
 
     title: ClassVar[str]
@@ -81,10 +75,8 @@ class Dialect:
     """Every update sets the first TIMESTAMP of a table anew, unless it has a default."""
     primary: ClassVar[str | None] = None
     """The name of every primary key, if the database names them all alike."""
-    wake_trigger: ClassVar[WakeTrigger | None] = None
-    """A trigger can wake owners at each INSERT of any program; None: it cannot, for the reason `no_wake_trigger`."""
-    no_wake_trigger: ClassVar[str] = ""
-    """Why there is no such trigger."""
+    no_wake_trigger: ClassVar[str | None]
+    """Why no trigger can wake owners at each INSERT of any program; None: one can, `TableRules.make_trigger`."""
     interrupts: ClassVar[bool] = False
     """Waking an owner ends the statement that it sleeps in, after the commit. Else it is part of the transaction."""
     switches_autocommit_freely: ClassVar[bool] = False

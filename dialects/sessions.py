@@ -1,4 +1,4 @@
-"""Sessions: how a connection is made and set up, which locks a session holds, and how it is ended."""
+"""Sessions: how a connection is made and set up, which locks a session holds, how it is woken, and how it is ended."""
 
 from __future__ import annotations
 
@@ -17,6 +17,9 @@ import sqlalchemy as sa
 ISOLATION: Final = "READ COMMITTED"
 """The isolation level of every claim and settle: each statement sees what was committed before it."""
 
+Lock = Any
+"""An advisory lock on the key of a job: a number or a name."""
+
 _UTC_NAMES: Final = ("UTC", "Etc/UTC", "+00:00")
 _TCP_OPTIONS: Final = ("TCP_KEEPIDLE", "TCP_KEEPINTVL", "TCP_KEEPCNT", "TCP_USER_TIMEOUT")
 
@@ -25,6 +28,21 @@ def keepalive(seconds: float) -> tuple[int, int, int]:
     """Whole seconds until the first probe and between two of them, and how many: about so many seconds in all."""
     first, between = max(1, round(seconds / 2)), max(1, round(seconds / 5))
     return first, between, max(1, round((seconds - first) / between))
+
+
+class Listener(Protocol):
+    """Waits on the session of one connection, which does nothing else meanwhile."""
+
+    def __init__(self, connection: sa.Connection) -> None: ...
+
+    def wait(self, seconds: float) -> bool:
+        """Wait for at most so many seconds; whether the session was woken, or `end` was called."""
+
+    def end(self) -> None:
+        """End `wait` soon, from another thread. It has no effect if `wait` has not begun: call it again then."""
+
+    def close(self) -> None:
+        """Free what the listener holds. `wait` is not called any more."""
 
 
 class Sessions(Protocol):
@@ -247,6 +265,49 @@ class Sessions(Protocol):
 
     def server_since(self, connection: sa.Connection) -> datetime:
         """When this server was started, by its own clock, to within two seconds."""
+
+    # --- how an idle owner is woken: by a notification, or by the end of the statement that it sleeps in ----
+
+    listener: ClassVar[type[Listener]]
+    """The listener of a connection's session."""
+
+    def listen(self, owner: int) -> sa.Executable | None:
+        """The statement that a session sends once so that it is woken with this owner; None: it needs none."""
+        return None
+
+    def wake(self, owners: sa.Table, owner: sa.ColumnElement[int]) -> sa.ColumnElement[Any]:
+        """Wake an owner when this transaction is committed. If the database `interrupts`: the session to interrupt
+        after the commit, or NULL."""
+
+    def interrupt(self, session: int) -> sa.Executable:
+        """End the statement that another session of the same user sleeps in, if that session is in `autocommit`."""
+        raise LookupError("sleepers of this database are not interrupted")
+
+    def autocommit(self, connection: sa.Connection) -> AbstractContextManager[None]:
+        """Let each statement commit itself for a `with` block, which saves a round trip each. If the database
+        `interrupts`, the session can be interrupted in this block only.
+
+        It must be inside a transaction of SQLAlchemy. If the session cannot be reset, it is ended.
+        """
+
+    # --- advisory locks on the keys of jobs, for `claimjobs.contrib.advisory_locks` alone ------------------
+
+    # A lock can be held several times by one session, and needs as many unlocks.
+
+    try_key_locks: ClassVar[sa.Select[Any]]
+    """Takes each lock of the parameter `locks` for the session, if it is free: the lock, and whether it was taken.
+
+    This statement reads no jobs. In the WHERE of a statement that reads jobs, a lock would be taken for every row that
+    the plan reads before the LIMIT.
+    """
+    unlock_key_locks: ClassVar[sa.Select[Any]]
+    """Releases each lock of the parameter `locks` once."""
+
+    def key_lock(self, table: str, key: str) -> Lock:
+        """The lock on a key, given as text, of the table with this full name. Every session computes the same lock.
+
+        Two keys may have the same lock: then one claim waits for the other. Two tables hardly ever do.
+        """
 
     # --- databases of tests ------------------------------------------------------------------------------
 

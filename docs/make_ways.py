@@ -31,7 +31,7 @@ ENDS_A_WAY: Final = "database/"
 """What a connection does with a statement, or with the end of a transaction, is one call here."""
 OTHER_WAYS: Final = ("queue/consumer.py: Consumer.claim", "batch/batch.py: Batch.__exit__")
 """Where a way enters another one of these lists."""
-UNCERTAIN: Final = frozenset({"dialects/mysql/waking.py: _SleepListener._interrupt"})
+UNCERTAIN: Final = frozenset({"dialects/mysql/sessions.py: _SleepListener._interrupt"})
 """What is only sent at some moments: the end of a consumer's own sleep, which a producer may have ended before."""
 TABLES: Final = ("claimjobs_owners", "claimjobs_batches", "jobs")
 ROWS: Final = [{"d": "d", "e": "e"}] * 3

@@ -223,14 +223,14 @@ def _life(roles: ColumnRoles, dialect: Dialect) -> dict[str, Any]:
 
 def _asleep(ours: sa.Table, roles: ColumnRoles, dialect: Dialect) -> dict[str, Any]:
     work = owners.work(roles, Selection(roles.due(database_now()), roles.default_order))
-    listen = dialect.waking.listen(FIRST_OWNER)
+    listen = dialect.sessions.listen(FIRST_OWNER)
     return {
         **({} if listen is None else {"listen": listen}),
         "lie down": owners.mark_asleep(ours),
         "check": owners.check(ours, work, dialect),
         "careful": owners.check(ours, work, dialect, owners.unknown(roles, ours.alias("known"))),
         "call": owners.wake(ours, dialect, DEFAULT_TABLE),
-        **({"interrupt": dialect.waking.interrupt(4711), "wait": _sleep()} if dialect.interrupts else {}),
+        **({"interrupt": dialect.sessions.interrupt(4711), "wait": _sleep()} if dialect.interrupts else {}),
     }
 
 

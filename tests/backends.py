@@ -333,7 +333,7 @@ class Backend:
     def advisory_locks(self, table: str = "jobs", keys: Sequence[int] = range(1, 1_001)) -> int:
         """How many advisory locks on keys are held now, by anybody. A server that lists none is asked for each key."""
         return self._database.advisory_locks(
-            [self.dialect.key_locks.lock_of(f"{self._database.name}.{table}", str(k)) for k in keys]
+            [self.dialect.sessions.key_lock(f"{self._database.name}.{table}", str(k)) for k in keys]
         )
 
     def lock_table(self) -> list[tuple[str, str]]:

@@ -133,7 +133,7 @@ class SessionKeyLocks:
 
     def __init__(self, dialect: Dialect, table: str, texts: KeyText) -> None:
         """`table`: its name with the database that it is in, as a part of each lock's name."""
-        self._key_locks, self._table, self._texts = dialect.key_locks, table, texts
+        self._sessions, self._table, self._texts = dialect.sessions, table, texts
         self.held: set[Lock] = set()
         """Also locks of a statement that failed: it may have got some."""
 
@@ -145,25 +145,25 @@ class SessionKeyLocks:
             if lock not in self.held:
                 wanted.setdefault(lock, key)
         self.held.update(wanted)
-        for tried, is_locked in self._send(connection, self._key_locks.try_each, wanted):
+        for tried, is_locked in self._send(connection, self._sessions.try_key_locks, wanted):
             if not is_locked:
                 self.held.discard(tried)
         return [key for lock, key in wanted.items() if lock in self.held]
 
     def unlock(self, connection: sa.Connection, keys: Iterable[Key]) -> None:
         locks = {self._lock_of(key) for key in keys}
-        self._send(connection, self._key_locks.unlock_each, locks)
+        self._send(connection, self._sessions.unlock_key_locks, locks)
         self.held -= locks
 
     def clear(self, connection: sa.Connection) -> None:
         """Release all locks, in a transaction of its own."""
         if self.held:
             with connection.begin():
-                self._send(connection, self._key_locks.unlock_each, self.held)
+                self._send(connection, self._sessions.unlock_key_locks, self.held)
                 self.held.clear()
 
     def _lock_of(self, key: Key) -> Lock:
-        return self._key_locks.lock_of(self._table, self._texts.text(key))
+        return self._sessions.key_lock(self._table, self._texts.text(key))
 
     def _send(self, connection: sa.Connection, statement: sa.Select[Any], locks: Iterable[Lock]) -> Sequence[Any]:
         some = list(locks)

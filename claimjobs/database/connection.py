@@ -142,10 +142,10 @@ class Connector(KeptConnection):
                 with self._breaking(connection):
                     self._set_autocommit(connection, False)
                     with (
-                        contextlib.closing(self._dialect.waking.listener(connection)) as listener,
+                        contextlib.closing(self._dialect.sessions.listener(connection)) as listener,
                         self._lock.releasable_by(listener.end),
                         connection.begin(),
-                        self._dialect.waking.autocommit(connection),
+                        self._dialect.sessions.autocommit(connection),
                     ):
                         yield IdleConnection(connection, listener.wait, self._is_needed)
         except Exception as error:

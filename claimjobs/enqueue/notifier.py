@@ -61,7 +61,7 @@ class Notifier:
             for session in chosen:
                 # It may be awake, ended or another user's by now. Its owner finds the jobs when it polls.
                 with contextlib.suppress(sa.exc.DBAPIError):
-                    connection.execute(self._dialect.waking.interrupt(session))
+                    connection.execute(self._dialect.sessions.interrupt(session))
         except sa.exc.SQLAlchemyError as error:
             self._fails(error)
 

@@ -232,7 +232,7 @@ class IdleSleeper:
 
     def _begin(self, connection: sa.Connection) -> WakeReason | None:
         """Listen, and mark the owner asleep: from now on producers wake it."""
-        listen = self._backend.dialect.waking.listen(self._row.id)
+        listen = self._backend.dialect.sessions.listen(self._row.id)
         if listen is not None and connection.info.get(LISTENS_AS) != self._row.id:
             connection.execute(listen)
             connection.info[LISTENS_AS] = self._row.id

@@ -218,19 +218,19 @@ def work(source: ColumnRoles, selection: Selection) -> sa.ColumnElement[Any]:
 
 
 def wake(owners: sa.Table, dialect: Dialect, inserted: str | None = None) -> sa.Select[Any]:
-    """Wake up to `number` idle owners, chosen at random: the sessions to interrupt then (see `Waking.wake`).
+    """Wake up to `number` idle owners, chosen at random: the sessions to interrupt then (see `Sessions.wake`).
 
     `inserted`: the table of jobs; nobody is woken if its trigger does that.
     """
     claims = sa.bindparam("claimjobs_claims", type_=sa.String)
     asleep = sa.select(owners.c.id).where(owners.c.claims == claims, owners.c.asleep.is_not(None))
-    if inserted is not None and dialect.wake_trigger is not None:
-        asleep = asleep.where(sa.not_(dialect.wake_trigger.is_there(inserted)))
+    if inserted is not None and dialect.no_wake_trigger is None:
+        asleep = asleep.where(sa.not_(dialect.table_rules.has_trigger(inserted)))
     # A subquery of its own: the planner must not call the function for rows that the LIMIT leaves out.
     chosen = (
         asleep.order_by(sa.func.random()).limit(sa.bindparam("claimjobs_number", type_=sa.Integer)).subquery("chosen")
     )
-    return sa.select(dialect.waking.wake(owners, chosen.c.id))
+    return sa.select(dialect.sessions.wake(owners, chosen.c.id))
 
 
 def _others(owners: sa.Table, predicate: sa.ColumnElement[bool]) -> sa.ColumnElement[int]:

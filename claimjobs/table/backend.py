@@ -10,7 +10,7 @@ import sqlalchemy as sa
 from claimjobs.database.connect import connected, dialect_for, inspected_once
 from claimjobs.database.error_translation import TablesInUse, reason
 from claimjobs.dialects import Dialect
-from claimjobs.dialects.table_rules import Place
+from claimjobs.dialects.inspection import Place
 from claimjobs.errors import (
     AccessDenied,
     ColumnMissing,

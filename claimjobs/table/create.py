@@ -13,7 +13,7 @@ import sqlalchemy as sa
 from claimjobs.database.connect import connected, dialect_for, inspector_of
 from claimjobs.database.error_translation import reason
 from claimjobs.dialects import Dialect, dialect_of
-from claimjobs.dialects.table_rules import LOCK_TIMEOUT
+from claimjobs.dialects.inspection import LOCK_TIMEOUT
 from claimjobs.errors import AccessDenied, TableInUse, UnfitTable
 from claimjobs.table.acceptance import check_no_own, check_table
 from claimjobs.table.backend import jobs_of

@@ -10,7 +10,8 @@ import sqlalchemy as sa
 from sqlalchemy.sql.elements import quoted_name
 
 from claimjobs.database.error_translation import reason
-from claimjobs.dialects import Dialect, WakeTrigger, dialect_named_by
+from claimjobs.dialects import Dialect, dialect_named_by
+from claimjobs.dialects.inspection import TableRules
 from claimjobs.errors import BadArgument, UnfitTable
 from claimjobs.options import SIDE_CAR
 from claimjobs.table.definitions import COMMENT, MADE_BY, OWNER_TABLE, SHARED_TABLES
@@ -101,32 +102,35 @@ def table_name(bind: Bind, table: Any) -> str:
 # --- the trigger that wakes idle consumers at each INSERT of any program -------------------------------------
 
 
-def trigger_of(bind: Bind) -> WakeTrigger:
-    """The kind of trigger of this database. Raises BadArgument, with the reason, if it has none. Connects not."""
+def trigger_of(bind: Bind) -> TableRules:
+    """What makes the trigger of this database. Raises BadArgument, with the reason, if it has none. Connects not."""
     dialect = dialect_named_by(bind)
-    if dialect.wake_trigger is None:
+    if dialect.no_wake_trigger is not None:
         raise BadArgument(
             f"{dialect.title} can have no trigger that wakes consumers, because {dialect.no_wake_trigger}; there is "
             "none to make or to drop: change the producers to `enqueue`, which wakes consumers; other rows are found "
             "some 5 s later"
         )
-    return dialect.wake_trigger
+    return dialect.table_rules
 
 
 def make_statement(bind: Bind, table: sa.Table, claims: sa.Table) -> str:
     """The statement that makes the trigger. `claims`: the table with the claims; that of the owners is beside it."""
-    return trigger_of(bind).make(table_name(bind, table), table_name(bind, claims), OWNER_TABLE)
+    return trigger_of(bind).make_trigger(table_name(bind, table), table_name(bind, claims), OWNER_TABLE)
 
 
 def drop_statement(bind: Bind, table: sa.Table) -> str:
     """The statement that drops it."""
-    return trigger_of(bind).drop(table_name(bind, table))
+    return trigger_of(bind).drop_trigger(table_name(bind, table))
 
 
 def has_wake_trigger(connection: sa.Connection, table: sa.Table) -> bool:
     """Whether the table has it."""
-    trigger = dialect_named_by(connection).wake_trigger
-    return trigger is not None and bool(connection.scalar(sa.select(trigger.is_there(table_name(connection, table)))))
+    dialect = dialect_named_by(connection)
+    has_trigger = dialect.table_rules.has_trigger
+    return dialect.no_wake_trigger is None and bool(
+        connection.scalar(sa.select(has_trigger(table_name(connection, table))))
+    )
 
 
 def check_names(dialect: Dialect, tables: list[sa.Table]) -> None:

@@ -11,13 +11,16 @@ from sqlalchemy.dialects import mysql
 from sqlalchemy.ext.compiler import compiles
 
 from claimjobs.dialects.base import Condition, Dialect, Expression, Expressions, Write
-from claimjobs.dialects.key_locks import NamedKeyLocks
 from claimjobs.dialects.lexis import STANDARD_QUOTES, Lexis
 from claimjobs.dialects.mysql.errors import MariaDBErrors, MySQLErrors
-from claimjobs.dialects.mysql.inspection import MariaDBInspection, MySQLInspection
+from claimjobs.dialects.mysql.inspection import (
+    PREPARER,
+    MariaDBInspection,
+    MariaDBTableRules,
+    MySQLInspection,
+    MySQLTableRules,
+)
 from claimjobs.dialects.mysql.sessions import MariaDBSessions, MySQLSessions
-from claimjobs.dialects.mysql.table_rules import PREPARER, MariaDBTableRules, MySQLTableRules
-from claimjobs.dialects.mysql.waking import MySQLWaking
 from claimjobs.dialects.types import Instant, JsonKeys, StoredKeys, stored_type
 
 _HERE: Final[sa.Dialect] = mysql.dialect()
@@ -76,9 +79,7 @@ def _is_binary(column: Expression) -> bool:
 class MySQL(Dialect):
     errors = MySQLErrors()
     sessions = MySQLSessions()
-    key_locks = NamedKeyLocks()
     table_rules = MySQLTableRules()
-    waking = MySQLWaking()
     inspection = MySQLInspection()
 
     title = "MySQL"

@@ -1,14 +1,25 @@
-"""Sessions of MySQL: named locks belong to the whole server, and a group or a cluster does not share them."""
+"""Sessions of MySQL: named locks belong to the whole server, and a group or a cluster does not share them.
+
+There are no notifications: an owner waits in a statement that sleeps, and a user may end statements of its other
+sessions.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import contextlib
+import random
+import threading
+import time
+from collections.abc import Iterator, Mapping
 from datetime import datetime, timedelta
+from hashlib import blake2b
+from math import inf
 from typing import Any, Final
+from urllib.parse import urlsplit
 
 import sqlalchemy as sa
 
-from claimjobs.dialects.mysql.hosts import Hosts
+from claimjobs.dialects.mysql.errors import KILLED, NO_WRITES, UNREACHABLE, MySQLErrors
 from claimjobs.dialects.sessions import Sessions
 from claimjobs.dialects.types import database_now
 
@@ -17,9 +28,65 @@ _NO_LIMIT: Final = 2**64 - 1
 CATCH_UP: Final = 5
 """Seconds that a primary may need to apply what others have committed. Then it is one that cannot be used."""
 
+_SLEEP_LOCK: Final = "concat('claimjobs.nap.', :session)"
+"""The lock of a session that may be interrupted. Session numbers and lock names both belong to the server."""
+_OWN_SLEEP_LOCK: Final = "concat('claimjobs.nap.', connection_id())"
+
+
+@contextlib.contextmanager
+def _interruptible() -> Iterator[None]:
+    """Ignore the error of an interrupted statement."""
+    try:
+        yield
+    except sa.exc.DBAPIError as error:
+        if MySQLErrors().code(error) != KILLED:
+            raise
+
+
+class _SleepListener:
+    """Waits in a statement that sleeps, until another session interrupts it.
+
+    The statement returns 1 then, or fails with 1317. An interrupt between two statements is lost.
+    """
+
+    def __init__(self, connection: sa.Connection) -> None:
+        self._connection = connection
+        driver: Any = connection.connection.driver_connection
+        self._session = int(driver.thread_id())
+        # A driver with a read timeout would take a longer sleep for a lost connection.
+        self._longest = (getattr(driver, "_read_timeout", None) or inf) / 2
+        self._engine = connection.engine
+        self._guard = threading.Lock()
+        self._closed = False
+        self._ending: threading.Thread | None = None
+
+    def wait(self, seconds: float) -> bool:
+        with _interruptible():
+            return bool(self._connection.scalar(sa.select(sa.func.sleep(min(seconds, self._longest)))))
+        return True
+
+    def end(self) -> None:
+        # A thread does it: if the pool has no free connection, the sleep ends sooner than the wait for one.
+        with self._guard:
+            if not self._closed and (self._ending is None or not self._ending.is_alive()):
+                self._ending = threading.Thread(target=self._interrupt, name="claimjobs interrupts", daemon=True)
+                self._ending.start()
+
+    def _interrupt(self) -> None:
+        with contextlib.suppress(sa.exc.SQLAlchemyError), self._engine.connect() as other:
+            if not self._closed:
+                other.execute(MySQLSessions().interrupt(self._session))
+
+    def close(self) -> None:
+        with self._guard:
+            self._closed = True
+        if self._ending is not None:
+            self._ending.join(1.0)  # so that it does not interrupt the next statement
+
 
 class MySQLSessions(Sessions):
     ends_idle_clients = True
+    listener = _SleepListener
 
     refuses_joined_deletes = False
     """With `sql_safe_updates` a session refuses a DELETE of joined rows, unless it uses an index of each table."""
@@ -65,6 +132,12 @@ class MySQLSessions(Sessions):
         "wait_timeout = @@global.wait_timeout",
     )
     kill = sa.text("KILL :session")
+    _wanted = sa.func.json_table(
+        sa.bindparam("locks", type_=sa.JSON), sa.text("'$[*]' columns (name varchar(64) path '$')")
+    )
+    _lock = _wanted.table_valued(sa.column("name", sa.String(64)), name="wanted").c.name
+    try_key_locks = sa.select(_lock, sa.func.get_lock(_lock, 0, type_=sa.Boolean))
+    unlock_key_locks = sa.select(sa.func.release_lock(_lock, type_=sa.Boolean))
     sessions_of = sa.text("SELECT id FROM information_schema.processlist WHERE db = :name")
 
     def connect_arguments(self, driver: str, seconds: int) -> dict[str, Any]:
@@ -117,6 +190,39 @@ class MySQLSessions(Sessions):
         now: datetime = connection.execute(sa.select(database_now())).scalar_one()
         return now - timedelta(seconds=int(uptime))
 
+    def wake(self, owners: sa.Table, owner: sa.ColumnElement[int]) -> sa.ColumnElement[Any]:
+        return self.lock_holder(owners, owner)
+
+    def interrupt(self, session: int) -> sa.Executable:
+        # A session holds the lock only while it may be interrupted. If none holds it, KILL fails with error 1094.
+        return sa.text(f"KILL QUERY is_used_lock({_SLEEP_LOCK})").bindparams(session=session)
+
+    @contextlib.contextmanager
+    def autocommit(self, connection: sa.Connection) -> Iterator[None]:
+        # One statement also takes the lock that allows others to interrupt this session.
+        connection.exec_driver_sql(f"SET autocommit = 1, @claimjobs_sleep = get_lock({_OWN_SLEEP_LOCK}, 0)").close()
+        try:
+            yield
+        finally:
+            # If a session stayed in autocommit, each later statement would release the locks of its claim too early.
+            is_reset = connection.invalidated  # then it has ended, and its own error is the one to raise
+            try:
+                for _ in range(0 if is_reset else 3):  # an interrupt may hit this statement, too
+                    with _interruptible():
+                        back = f"SET autocommit = 0, @claimjobs_sleep = release_lock({_OWN_SLEEP_LOCK})"
+                        connection.exec_driver_sql(back).close()
+                        is_reset = True
+                        break
+            finally:
+                if not is_reset:
+                    connection.invalidate()
+
+    def key_lock(self, table: str, key: str) -> str:
+        # A name has at most 64 characters, and case makes no difference; on some servers that is so for tables, too.
+        table = table.lower()
+        digest = blake2b(f"{table}\0{key}".encode(), digest_size=16).hexdigest()
+        return f"cj.{table[:28]}.{digest}"
+
 
 class MariaDBSessions(MySQLSessions):
     # MariaDB also demands an index for the keys, which are a table of JSON; MySQL only one for the written table.
@@ -166,3 +272,107 @@ def _utf8(name: Any) -> sa.ColumnElement[str]:
     """A name in one character set, so that its digest is the same whatever the client's is."""
     text = name if isinstance(name, sa.ColumnElement) else sa.literal(str(name))
     return sa.func.convert(text.op("USING")(sa.literal_column("utf8mb4")))
+
+
+# --- several hosts in a URL ------------------------------------------------------------------------------------
+
+# No driver of MySQL knows more than one, so we choose the first that takes writes. A primary that is demoted keeps its
+# sessions, and answers what is read as it was then. (A Postgres ends them all.)
+
+_READ_ONLY: Final = "SELECT @@global.read_only, @@global.innodb_read_only"
+"""`super_read_only` switches `read_only` on, too. A later MariaDB has words for these values."""
+_NO: Final = (0, "0", "OFF")
+_MEMBERS: Final = "SELECT member_state FROM performance_schema.replication_group_members"
+_UNREACHABLE_MEMBER: Final = "UNREACHABLE"
+_GALERA: Final = "SHOW GLOBAL VARIABLES WHERE variable_name = 'wsrep_on' AND value = 'ON'"
+_READY: Final = "SHOW GLOBAL STATUS LIKE 'wsrep_ready'"
+"""A member of a Galera cluster answers these also if it is cut off."""
+FRESH: Final = 1.0
+"""Seconds for which a pooled connection is not asked again whether its server takes writes."""
+_ASKED: Final = "claimjobs_asked_for_writes"
+"""The key of a connection's `info` with the time when it was asked."""
+BALANCE: Final = "load_balance_hosts"
+"""The option of a URL, with libpq's name and values: `random` or `disable`."""
+
+
+class Hosts:
+    """The hosts in the query of a URL (`?host=a:3306&host=b:3306`). Each attempt to connect tries them in turn."""
+
+    def __init__(self, url: sa.URL) -> None:
+        """Raises ValueError or TypeError."""
+        named = url.query["host"]
+        parts = [urlsplit(f"//{host}") for host in ((named,) if isinstance(named, str) else named)]
+        if not all(part.hostname for part in parts):
+            raise ValueError("one of its hosts is empty")
+        balance = url.query.get(BALANCE, "disable")
+        if balance not in {"random", "disable"}:
+            raise ValueError(f"{BALANCE} is {balance!r}: choose random or disable")
+        given: Any = url.port or url.query.get("port", 3306)
+        port = int(given)
+        self._addresses = [{"host": part.hostname, "port": part.port or port} for part in parts]
+        self._balances = balance == "random"
+        self.chooses = len(self._addresses) > 1
+        """One host alone may be a replica from which candidates are read."""
+
+    def connect(self, dialect: Any, _record: Any, arguments: Any, options: dict[str, Any]) -> Any:
+        """A connection of the driver to the first host that takes writes. Raises the driver's error if none does."""
+        driver, failures = dialect.loaded_dbapi, []
+        given = {name: value for name, value in options.items() if name != BALANCE}
+        addresses = random.sample(self._addresses, len(self._addresses)) if self._balances else self._addresses
+        for address in addresses:
+            try:
+                connection = dialect.connect(*arguments, **{**given, **address})
+            except driver.Error as error:
+                if MySQLErrors().broken_kind(error) is None:
+                    raise  # a wrong password is wrong on every host
+                failures.append(str(error.args[-1]))
+                continue
+            if not self.chooses or (_takes_writes(connection) and not _is_cut_off(connection)):
+                return connection
+            connection.close()
+            failures.append(f"{address['host']}:{address['port']} {NO_WRITES}")
+        raise driver.OperationalError(UNREACHABLE, "; ".join(failures))
+
+    def leave_if_demoted(self, driver_connection: Any, record: Any, _proxy: Any) -> None:
+        """Let the pool replace all connections to a server that takes writes no more, before one is used."""
+        now = time.monotonic()
+        if now - record.info.get(_ASKED, now - FRESH) < FRESH:
+            return
+        if not _takes_writes(driver_connection):
+            raise sa.exc.InvalidatePoolError
+        record.info[_ASKED] = now
+
+
+def _takes_writes(driver_connection: Any) -> bool:
+    """Whether it is a primary, for every account: also for one that may write on a read-only server."""
+    try:
+        [values] = _rows(driver_connection, _READ_ONLY)
+    except Exception as error:
+        if MySQLErrors().broken_kind(error) is None:
+            raise
+        return False
+    return all(value in _NO for value in values)
+
+
+def _is_cut_off(driver_connection: Any) -> bool:
+    """Whether it is a member of a cluster or a group that sees no majority. One of a group takes writes, and no commit
+    ends.
+
+    False if the account may not ask, or the server knows no groups. True if the connection is lost meanwhile.
+    """
+    try:
+        is_galera = _rows(driver_connection, _GALERA)  # any other MariaDB server is never ready
+        if is_galera and any(value != "ON" for _, value in _rows(driver_connection, _READY)):
+            return True
+        states = [state for (state,) in _rows(driver_connection, _MEMBERS)]
+    except Exception as error:
+        if MySQLErrors().code(error) is None:
+            raise
+        return MySQLErrors().broken_kind(error) is not None
+    return 2 * states.count(_UNREACHABLE_MEMBER) >= len(states) > 0
+
+
+def _rows(driver_connection: Any, query: str) -> Any:
+    with contextlib.closing(driver_connection.cursor()) as cursor:
+        cursor.execute(query)
+        return cursor.fetchall()

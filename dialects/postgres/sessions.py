@@ -1,11 +1,19 @@
-"""Sessions of Postgres: advisory locks have numbers, and a pooler may share sessions."""
+"""Sessions of Postgres: advisory locks have numbers, and a pooler may share sessions.
+
+An owner is woken by NOTIFY, which a commit delivers and a rollback does not.
+"""
 
 from __future__ import annotations
 
 import contextlib
+import re
+import select
+import socket
+import zlib
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager
 from datetime import datetime
+from hashlib import blake2b
 from typing import Any, ClassVar, Final
 
 import sqlalchemy as sa
@@ -22,8 +30,59 @@ _TWO_NUMBERS: Final[sa.ColumnElement[int]] = sa.literal_column("2")
 
 _PG_LOCKS: Final = ("locktype", "database", "classid", "objid", "objsubid", "pid", "granted")
 
+_NUMBER: Final = re.compile(r"-?[0-9]{1,18}")
+
+CHANNEL: Final = "claimjobs_"
+"""The channel of an owner is this, then the owner's number."""
+FULL: Final = 0.5
+"""The part of the server's queue of notifications from which nobody is woken.
+
+A full queue fails every transaction that notifies, at its commit. It fills while a session that listens has an open
+transaction (8 GB; since Postgres 17 `max_notify_queue_pages`).
+"""
+
+
+class _NotificationListener:
+    """Waits until data arrive on the socket of the connection. It takes all data for a notification, and reads them:
+    if no statement follows before the next sleep, they must not end that one, too.
+    """
+
+    def __init__(self, connection: sa.Connection) -> None:
+        driver: Any = connection.connection.driver_connection
+        self._driver = driver
+        self._arrived: list[Any] | None = connection.info.get(CHANNEL)
+        """Notifications of the connection: one may arrive with the answer to a statement."""
+        if self._arrived is None:
+            self._arrived = connection.info[CHANNEL] = []
+            driver.add_notify_handler(self._arrived.append)
+        self._arrived.clear()
+        self._end_reader, self._end_writer = socket.socketpair()
+        self._end_writer.setblocking(False)
+
+    def wait(self, seconds: float) -> bool:
+        if self._arrived:
+            return True
+        both = select.poll()
+        both.register(self._driver.fileno(), select.POLLIN)
+        both.register(self._end_reader, select.POLLIN)
+        ended = bool(both.poll(seconds * 1000))
+        with contextlib.suppress(self._driver.Error):  # a broken connection: the next statement raises it
+            self._driver.pgconn.consume_input()
+            while self._driver.pgconn.notifies():
+                pass
+        return ended
+
+    def end(self) -> None:
+        with contextlib.suppress(OSError):
+            self._end_writer.send(b".")
+
+    def close(self) -> None:
+        self._end_reader.close()
+        self._end_writer.close()
+
 
 class PostgresSessions(Sessions):
+    listener = _NotificationListener
     # The plan of a prepared statement is kept until the table is analyzed. One that was made for a few rows reads and
     # sorts the whole table when there are many.
     forget_plans = sa.text("DISCARD PLANS")
@@ -68,6 +127,10 @@ class PostgresSessions(Sessions):
     read_write = "SET default_transaction_read_only = off"
     number = sa.func.pg_backend_pid(type_=sa.Integer)
     kill = sa.text("SELECT pg_terminate_backend(:session)")
+    _wanted = sa.func.unnest(sa.bindparam("locks", type_=sa.ARRAY(sa.BigInteger)))
+    _lock = _wanted.table_valued(sa.column("lock", sa.BigInteger)).render_derived(name="wanted").c.lock
+    try_key_locks = sa.select(_lock, sa.func.pg_try_advisory_lock(_lock, type_=sa.Boolean))
+    unlock_key_locks = sa.select(sa.func.pg_advisory_unlock(_lock, type_=sa.Boolean))
     sessions_of = sa.text("SELECT pid FROM pg_stat_activity WHERE datname = :name")
 
     def set_savepoint(self, cursor: Any, name: str, *, again: bool) -> None:
@@ -131,6 +194,31 @@ class PostgresSessions(Sessions):
     def server_since(self, connection: sa.Connection) -> datetime:
         since: datetime = connection.execute(sa.select(sa.func.pg_postmaster_start_time())).scalar_one()
         return since
+
+    def listen(self, owner: int) -> sa.Executable:
+        # Each owner has a channel: one for all would wake all. LISTEN takes no parameter; an owner is a number.
+        return sa.text(f"LISTEN {CHANNEL}{owner:d}")
+
+    def wake(self, owners: sa.Table, owner: sa.ColumnElement[int]) -> sa.ColumnElement[Any]:
+        # The function that tells how full the queue is also removes what all have read.
+        is_free = sa.func.pg_notification_queue_usage() < FULL
+        return sa.case((is_free, sa.func.pg_notify(sa.func.concat(CHANNEL, owner), "")))
+
+    @contextlib.contextmanager
+    def autocommit(self, connection: sa.Connection) -> Iterator[None]:
+        driver: Any = connection.connection.driver_connection
+        driver.autocommit = True  # the driver sends nothing for this, and no BEGIN and COMMIT while it is set
+        try:
+            yield
+        finally:
+            if not driver.closed:
+                driver.autocommit = False
+
+    def key_lock(self, table: str, key: str) -> int:
+        # pg_locks shows the table's half as classid and the key's half as objid: a whole number as it is.
+        place = int(key) if _NUMBER.fullmatch(key) else int.from_bytes(blake2b(key.encode(), digest_size=4).digest())
+        number = zlib.crc32(table.encode()) << 32 | place & 0xFFFFFFFF
+        return number - (1 << 64) if number >> 63 else number
 
 
 def _regclass(table: sa.Table) -> sa.ColumnElement[Any]:

@@ -292,12 +292,12 @@ def test_one_session_takes_no_lock_twice_where_keys_share_one(backend: Backend) 
 
 
 def one_lock_for_all(dialect: Dialect) -> Dialect:
-    class OneLock(type(dialect.key_locks)):  # type: ignore[misc]
-        def lock_of(self, table: str, key: str) -> Any:
-            return super().lock_of(table, "1")
+    class OneLock(type(dialect.sessions)):  # type: ignore[misc]
+        def key_lock(self, table: str, key: str) -> Any:
+            return super().key_lock(table, "1")
 
     class WithOneLock(type(dialect)):  # type: ignore[misc]
-        key_locks = OneLock()
+        sessions = OneLock()
 
     return WithOneLock()
 

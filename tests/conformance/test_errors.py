@@ -13,8 +13,8 @@ import pytest
 import sqlalchemy as sa
 
 from claimjobs import Columns, Queue, job_table
-from claimjobs.dialects.mysql import MariaDB, MySQL
-from claimjobs.dialects.postgres import Postgres
+from claimjobs.dialects.mysql.dialect import MariaDB, MySQL
+from claimjobs.dialects.postgres.dialect import Postgres
 from claimjobs.errors import (
     AccessDenied,
     BadPredicate,

@@ -356,7 +356,7 @@ def test_what_is_missing_is_added_to_a_table_with_a_percent_sign(backend: Backen
     settings = Queue(backend.engine, PERCENT.name, on_done="delete").settings
     alter(backend.engine, bare, additions(backend.engine, settings, ["attempts", "claim-index"]))
     assert additions(backend.engine, settings, ["attempts", "claim-index"]) == []
-    if backend.dialect.wake_trigger is not None:
+    if backend.dialect.no_wake_trigger is None:
         alter(backend.engine, bare, [make_statement(backend.engine, bare, bare)])
         with backend.engine.connect() as connection:
             assert has_wake_trigger(connection, bare)

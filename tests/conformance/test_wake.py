@@ -169,7 +169,7 @@ def test_a_call_that_comes_late_interrupts_nothing(backend: Backend) -> None:
         working.start()
         wait_for(lambda: consumer.runs("get_lock("), "it is in the middle of a statement")
         with contextlib.suppress(sa.exc.DBAPIError):
-            other.execute(backend.dialect.waking.interrupt(session))
+            other.execute(backend.dialect.sessions.interrupt(session))
         other.execute(sa.select(sa.func.release_lock(lock)))
         working.join(120)
     assert answers == [1]
@@ -237,7 +237,7 @@ def test_a_call_that_fails_after_the_commit_fails_no_enqueue(backend: Backend, m
     producer = backend.queue()
     with Consumer(backend, backend.queue(), poll=0.1) as consumer:
         consumer.falls_asleep()
-        monkeypatch.setattr(type(backend.dialect.waking), "interrupt", _breaks)
+        monkeypatch.setattr(type(backend.dialect.sessions), "interrupt", _breaks)
         assert producer.enqueue(jobs(1)) == 1
         consumer.does("0000")
 

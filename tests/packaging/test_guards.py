@@ -84,7 +84,7 @@ def test_the_contracts_are_kept(copy: Path) -> None:
             "MySQL and Postgres know nothing of each other",
         ),
         (
-            "dialects/postgres/rows.py",
+            "dialects/postgres/sessions.py",
             "import claimjobs.dialects.mysql",
             "MySQL and Postgres know nothing of each other",
         ),

@@ -64,7 +64,7 @@ def test_the_parts_of_a_key_are_told_apart(here: sa.Dialect) -> None:
 
 
 def test_a_lock_of_a_server_with_numbers_shows_the_key() -> None:
-    lock_of = DIALECTS["postgresql"]().key_locks.lock_of
+    lock_of = DIALECTS["postgresql"]().sessions.key_lock
     assert lock_of("public.jobs", "7") & 0xFFFFFFFF == 7
     assert lock_of("public.jobs", "7") >> 32 == lock_of("public.jobs", "x") >> 32 != lock_of("public.mails", "7") >> 32
     numbers = [lock_of(f"public.t{n}", key) for n in range(50) for key in ("1", "-1", "99999999999999999", "x", "é")]
@@ -73,7 +73,7 @@ def test_a_lock_of_a_server_with_numbers_shows_the_key() -> None:
 
 
 def test_a_lock_of_a_server_with_names_has_a_short_one() -> None:
-    lock_of = DIALECTS["mysql"]().key_locks.lock_of
+    lock_of = DIALECTS["mysql"]().sessions.key_lock
     names = [lock_of(f"{'database' * 8}.{table}", key) for table in ("a" * 64, "b") for key in ("1", "2", "x" * 700)]
     assert len(set(names)) == len(names)
     assert all(len(name) <= 64 for name in names)

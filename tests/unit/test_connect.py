@@ -11,8 +11,8 @@ from sqlalchemy.dialects import mysql
 
 from claimjobs import Queue
 from claimjobs.database.connect import engine_of, parse
-from claimjobs.dialects.mysql import MySQL
-from claimjobs.dialects.mysql.hosts import Hosts
+from claimjobs.dialects.mysql.dialect import MySQL
+from claimjobs.dialects.mysql.sessions import Hosts
 from claimjobs.errors import UnknownDatabase
 
 SECRET = "Tr0ub4dor-3"

@@ -6,7 +6,7 @@ import pymysql
 import pytest
 import sqlalchemy as sa
 
-from claimjobs.dialects.mysql import MySQL
+from claimjobs.dialects.mysql.dialect import MySQL
 
 
 def error(code: int, words: str) -> sa.exc.DBAPIError:

@@ -11,7 +11,7 @@ from claimjobs.admin.upgrade import plan, upgrade
 from claimjobs.cli import exits, tables
 from claimjobs.cli.main import main
 from claimjobs.dialects import DIALECTS
-from claimjobs.dialects.table_rules import SchemaStep
+from claimjobs.dialects.inspection import SchemaStep
 from claimjobs.errors import ClaimjobsError, TableInUse, TableMissing, UnfitTable
 from claimjobs.table.create import make
 from claimjobs.table.definitions import OWNER_TABLE, SCHEMA, side_car_table
