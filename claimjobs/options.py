@@ -162,3 +162,26 @@ class SideCar:
     """Columns of the user's table whose values `Batch.done(job, **columns)` writes there."""
     name: str | bool = True
     """Of the second table; True: the name of the user's table with `_claims`."""
+
+
+_GRANTS: Final = "run the GRANT statements of docs/security.md"
+
+INSTEAD: Final = {
+    "--account": _GRANTS,
+    "--grants": _GRANTS,
+    "--column": "write the name of the column into [columns] of a --map file",
+    "--partition-by-time": "make the partitions yourself, as docs/operating.md shows under 'Kept jobs'",
+    "--state": "write the value of the state into [states] of a --map file",
+    "--rejects": "a line that does not fit is told with its number, and all others are enqueued",
+    "--chunk": "a file is one transaction; make smaller files, as with `split -l 100000`",
+    "--from-line": "give the lines from there on, as with `tail -n +1000 FILE | claimjobs enqueue -`",
+    "--ledger": "make and purge the ledger in Python, by claimjobs.contrib.ledger",
+    "--attempts": "give --retry-attempts, or [retry] of a --map file",
+    "--picture": "record the terminal, as with asciinema",
+    "--prefetch": "handle many jobs at once by --concurrency N, with a function of a job",
+    "--lock": "choose advisory locks in Python: Queue(hold='transaction', locking=AdvisoryLocks())",
+    "--candidates-url": "read candidates from a replica in Python: Queue(locking=Replica(url))",
+    "candidates": "use locking=Replica(url) of claimjobs.contrib.replica",
+    "lock": "use locking=AdvisoryLocks() of claimjobs.contrib.advisory_locks, with hold='transaction'",
+}
+"""What to use instead of the options of commands, and of parameters of Queue, that claimjobs had once."""

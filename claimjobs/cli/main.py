@@ -15,6 +15,7 @@ from claimjobs.cli.console import URLS, completed, give_up_output, prepare_strea
 from claimjobs.cli.options import options_before, with_variables
 from claimjobs.database.masking import masked
 from claimjobs.key_text import visible
+from claimjobs.options import INSTEAD
 
 COMMANDS: Final = {
     "setup-tables": ("tables:setup_tables", "Make the tables of a queue, or print their DDL."),
@@ -86,6 +87,9 @@ class Commands(click.Group):
         try:
             return super().invoke(ctx)
         except click.ClickException as error:
+            if isinstance(error, click.NoSuchOption) and error.option_name in INSTEAD:
+                words = f"there is no {error.option_name} any more: {INSTEAD[error.option_name]}"
+                error = click.UsageError(words, error.ctx)
             vars(error)["message"] = visible(masked(error.message, ctx.meta.get(URLS, ())))
             raise error from None
         except (click.Abort, click.exceptions.Exit, BrokenPipeError):

@@ -6,7 +6,7 @@ from collections.abc import AsyncGenerator, Callable, Generator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime, timedelta
 from functools import partial
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Never, Self
 
 import sqlalchemy as sa
 
@@ -24,7 +24,7 @@ from claimjobs.enqueue.recurring import OnTick, RecurringRows, Schedule
 from claimjobs.enqueue.unique_key import OnDuplicate
 from claimjobs.errors import BadArgument
 from claimjobs.job import Job
-from claimjobs.options import ClaimsKind, HoldKind, Liveness, Retry, SideCar
+from claimjobs.options import INSTEAD, ClaimsKind, HoldKind, Liveness, Retry, SideCar
 from claimjobs.per_key import PerKey
 from claimjobs.queue.access import Access
 from claimjobs.queue.batch_loop import BatchLoop, Drain, check_size
@@ -111,8 +111,12 @@ class Queue(QueueOperations):
         on_dead: Hook | None = None,
         dialect: Dialect | None = None,
         now: sa.ColumnElement[Any] | None = None,
+        **unknown: Never,
     ) -> None:
         """`dialect` overrides the detected capabilities of the server; `now` is an instant that tests inject."""
+        for name in unknown:
+            instead = f": {INSTEAD[name]}" if name in INSTEAD else ""
+            raise TypeError(f"Queue has no parameter {name!r}{instead}")
         self.engine = engine_of(bind)
         self.report = Report()
         """Counts of what this Queue has done so far."""

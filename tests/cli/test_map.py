@@ -368,3 +368,15 @@ def test_limits_per_key_are_options_and_a_section_of_a_map(database: Backend, tm
         file.write_text(f'table = "mails"\n[per_key]\ncolumns = "customer"\n{line}\n')
         ended = claimjobs("explain", "--map", file, "--url", database.url)
         assert (ended.code, "per_key" in ended.err) == (exits.INPUT, True), ended
+
+
+@pytest.mark.parametrize(("option", "told"), [("--column", "[columns]"), ("--state", "[states]")])
+def test_an_option_that_was_dropped_names_what_replaces_it(option: str, told: str) -> None:
+    assert f"there is no {option} any more: write the " in refused(option, "status=state").err
+    assert told in refused(option, "status=state").err
+
+
+def test_a_dropped_option_names_what_replaces_it() -> None:
+    ended = claimjobs("start-processing", f"{HANDLERS}:note_batch", "--lock", "advisory")
+    assert ended.code == exits.USAGE
+    assert "there is no --lock any more: choose advisory locks in Python" in ended.err

@@ -420,3 +420,8 @@ def not_ours(dialect: Dialect) -> Dialect:
 def test_what_does_not_go_with_advisory_locks_is_refused(anywhere: Backend, options: Any, told: str) -> None:
     with pytest.raises(ValueError, match=told):
         advisory(anywhere, **options)
+
+
+def test_the_parameter_that_was_dropped_names_what_replaces_it(anywhere: Backend) -> None:
+    with pytest.raises(TypeError, match=r"locking=AdvisoryLocks\(\) of claimjobs.contrib.advisory_locks"):
+        Queue(anywhere.engine, lock="advisory")  # type: ignore[arg-type]

@@ -380,3 +380,8 @@ def test_an_owner_that_sleeps_writes_fewer_heartbeats_and_no_lag_is_concluded_fr
     owner: Any = SimpleNamespace(started=before, beat=now, now=now, lease=30.0)
     shown: Any = [(before, before if asleep else None)]
     assert lag_of(owner, shown) == lag
+
+
+def test_the_parameter_that_was_dropped_names_what_replaces_it(pair: Pair) -> None:
+    with pytest.raises(TypeError, match=r"use locking=Replica\(url\) of claimjobs.contrib.replica"):
+        Queue(pair.primary.url, candidates=pair.replica.url)  # type: ignore[arg-type]
