@@ -10,7 +10,7 @@ import sqlalchemy as sa
 from claimjobs.database.clock import age_at
 from claimjobs.database.connect import connected
 from claimjobs.database.connection import Connector
-from claimjobs.database.transactions import savepoint
+from claimjobs.database.transactions import unless_hidden
 from claimjobs.enqueue.notifier import A_BATCH, Notifier
 from claimjobs.statements import pause as statements
 from claimjobs.table.backend import Backend, check_shared
@@ -46,11 +46,7 @@ def resume(engine: sa.Engine, connector: Connector, backend: Backend, notifier: 
 
 def read_pause(connection: sa.Connection, backend: Backend) -> tuple[float | None, str | None]:
     """For how many seconds the queue has been paused, and why. A transaction as a hold needs no table of queues."""
-    try:
-        with savepoint(connection):
-            row = connection.execute(statements.read(backend.queues, backend.roles.recorded_as)).first()
-    except sa.exc.DBAPIError:
-        if backend.by_lease:
-            raise
-        return None, None
+    row = None
+    with unless_hidden(connection, backend.dialect):
+        row = connection.execute(statements.read(backend.queues, backend.roles.recorded_as)).first()
     return (None, None) if row is None else (age_at(row.now, row.paused), row.reason)

@@ -63,6 +63,18 @@ def savepoint(connection: sa.Connection, *, or_whole: bool = False) -> Iterator[
         point.commit()
 
 
+@contextlib.contextmanager
+def unless_hidden(connection: sa.Connection, dialect: Dialect) -> Iterator[None]:
+    """A block that reads a table that may be missing, or that this account may not read: then the block ends early."""
+    try:
+        with savepoint(connection):
+            yield
+    except sa.exc.DBAPIError as error:
+        errors = dialect.errors
+        if not (errors.refuses_account(error) or errors.code(error) in errors.missing_table):
+            raise
+
+
 def in_utc(connection: sa.Connection, dialect: Dialect, *, depends: bool) -> AbstractContextManager[None]:
     """A block of our statements: the time zone of a session that is not ours is UTC in the block, and then as before.
 

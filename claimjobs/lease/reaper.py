@@ -91,7 +91,7 @@ class Reaper:
 
     def _sees_all(self, records: RecordDescription) -> bool:
         """Whether all that a dead owner with such records has left is seen here. Others reclaim what is not."""
-        return {*records.left} <= {*self._records.sees} and (records.kind is not None or self._backend.records_claims)
+        return {*records.left} <= {*self._records.sees}
 
     # --- reclaiming ------------------------------------------------------------------------------------
 

@@ -10,7 +10,7 @@ from typing import Final
 import sqlalchemy as sa
 
 from claimjobs.database.error_translation import reason
-from claimjobs.database.transactions import savepoint
+from claimjobs.database.transactions import savepoint, unless_hidden
 from claimjobs.dialects.error_codes import READ_ONLY
 from claimjobs.errors import ClaimsDiffer, ReadOnly, session_read_only
 from claimjobs.statements import owners as statements
@@ -190,9 +190,12 @@ def check_claims(connection: sa.Connection, backend: Backend, *, only_reads: boo
 
     Raises ClaimsDiffer. `only_reads`: this program claims nothing, so limits per key are not its concern.
     """
-    ours = RecordDescription.of(backend)
-    # An owner that records no claims counts while it has its session lock: while it lives.
-    seen = [one.records for one in _owners(connection, backend) if one.records.are_claims or one.holder is not None]
+    ours, owners = RecordDescription.of(backend), list[OwnerState]()
+    # A transaction as a hold needs no table of owners, and no right to read it.
+    if sa.inspect(connection).has_table(OWNER_TABLE, schema=backend.schema):
+        with unless_hidden(connection, backend.dialect):
+            owners = read_owners(connection, backend)
+    seen = [one.records for one in owners if one.records.count(has_lock=one.holder is not None)]
     if only_reads:
         others = [theirs for theirs in seen if not ours.without_limits.agree_with(theirs.without_limits)]
     else:
@@ -205,20 +208,6 @@ def check_claims(connection: sa.Connection, backend: Backend, *, only_reads: boo
             "consumers of a table the same hold, claims, locking, side_car, per_key and Columns; or end those consumers"
             " first, and run `claimjobs reclaim` with their options if one of them died"
         )
-
-
-def _owners(connection: sa.Connection, backend: Backend) -> Sequence[OwnerState]:
-    """All owners of the queue. A transaction as a hold needs no table of owners, and no right to read it."""
-    if backend.by_lease:
-        return read_owners(connection, backend)
-    try:
-        with savepoint(connection):
-            is_there = sa.inspect(connection).has_table(OWNER_TABLE, schema=backend.schema)
-            return read_owners(connection, backend) if is_there else ()
-    except sa.exc.DBAPIError as error:
-        if not backend.dialect.errors.refuses_account(error):
-            raise
-        return ()
 
 
 def require_writes(connection: sa.Connection, backend: Backend) -> None:

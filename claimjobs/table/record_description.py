@@ -64,6 +64,10 @@ class RecordDescription:
         """Whether such an owner records its claims."""
         return self.kind != NOTHING
 
+    def count(self, *, has_lock: bool) -> bool:
+        """Whether they matter to others. An owner that records no claims does while it has its session lock."""
+        return self.are_claims or has_lock
+
     @property
     def left(self) -> Sequence[str]:
         """The descriptions of what is left when such an owner dies."""
