@@ -184,7 +184,7 @@ class OpenTransaction(Connector):
             self._limit_silence(connection)
             self._require_writable(connection)
             self.limits = self._dialect.sessions.idle_limits(connection)
-            self._backend.check_primaries(connection)
+            self._backend.require_one_primary(connection)
             if self._gone == READ_ONLY and connection.scalar(self._dialect.sessions.read_only):
                 # The last settle was refused. Some servers lock rows all the same, so the work would be done in vain.
                 raise ReadOnly(self._table_name, "it refused the last settle")

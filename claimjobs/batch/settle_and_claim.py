@@ -33,13 +33,13 @@ class SettleAndClaim:
 
     def __init__(self, settler: Settler, strategy: ClaimStrategy) -> None:
         self._settler, self._strategy = settler, strategy
-        settle = settler.in_one
-        self._one = strategy.settling(settle) if isinstance(strategy, OneStatement) and settle is not None else None
-        self._claim = strategy.at_once if isinstance(strategy, TwoPhases) else None
-        if self._claim is not None and settler.settle_batch is not None:
-            self._settle = CompiledStatement(settle_and_check(settler.settle_batch.statement, self._claim.claim_rows))
-        else:
-            self._claim = None
+        settle, self._claim = settler.whole, None
+        self._one = (
+            strategy.settling(settle.statement) if isinstance(strategy, OneStatement) and settle is not None else None
+        )
+        if isinstance(strategy, TwoPhases) and strategy.at_once is not None and settle is not None:
+            self._claim = strategy.at_once
+            self._settle = CompiledStatement(settle_and_check(settle.statement, self._claim.claim_rows))
         self._were_together = False
         """Whether the last two statements were sent together: SQLAlchemy, which must send some, knows no pipeline."""
 

@@ -16,11 +16,12 @@ from claimjobs.claim.row_reader import AS_IT_IS
 from claimjobs.claim.strategy import ClaimRequest, ClaimResult, OwnerDead, Phase, Unmarked
 from claimjobs.database.compiled_statement import CompiledStatement
 from claimjobs.dialects import Key
-from claimjobs.dialects.types import database_now
+from claimjobs.dialects.types import database_now, statement_now
 from claimjobs.job import Job, key_of
 from claimjobs.statements import claim_rows as records
 from claimjobs.statements import owners as statements
 from claimjobs.statements.lock import mark
+from claimjobs.statements.settle import Write, with_batch
 from claimjobs.table.backend import Backend
 from claimjobs.table.claim_rows import ClaimRows
 from claimjobs.table.columns import CLAIMED, UNCLAIMED
@@ -43,6 +44,11 @@ class ClaimRecord(ABC):
     largest: Sequence[sa.Select[Any]] = ()
     """The largest ids of owners in the records."""
 
+    def __init__(self, backend: Backend, now: sa.ColumnElement[Any]) -> None:
+        self._backend = backend
+        self.settled_at = now
+        """The time of a settle."""
+
     @abstractmethod
     def record(self, connection: sa.Connection, owner: int, locked: ClaimResult, request: ClaimRequest) -> ClaimResult:
         """Record that this owner has claimed the locked jobs, of which there are some. Returns those that it has now.
@@ -62,6 +68,19 @@ class ClaimRecord(ABC):
         """The values of the columns that `record` writes, by column: jobs show them, and they need not be read."""
         del owner
         return AS_IT_IS
+
+    def settle_whole(self, write: Write) -> Write:
+        """A write of done jobs, so that it also takes them out of here."""
+        return write
+
+    def check_primaries(self, connection: sa.Connection) -> None:
+        """Raises ServerUnfit if two primaries would let two claims of one job pass.
+
+        A claim that writes the row of its job is safe: one of two such commits is refused. A claim row and an open
+        transaction protect their jobs by locks, which other primaries do not see.
+        """
+        if not self.names_owner:
+            self._backend.require_one_primary(connection)
 
     def by(self, me: int | None) -> dict[str, int]:
         """The parameters of the guard."""
@@ -95,7 +114,8 @@ class RecordInRows(ClaimRecord):
     _last: tuple[int | None, Mapping[str, Any]] = (None, AS_IT_IS)
 
     def __init__(self, backend: Backend, now: sa.ColumnElement[Any]) -> None:
-        self._backend, self._roles, self._now = backend, backend.roles, now
+        super().__init__(backend, now)
+        self._roles, self._now = backend.roles, now
         self.guard, self.held = backend.roles.mine, statements.held(backend.roles)
         if (owner := backend.roles.owner_id) is not None:
             self.used = (sa.exists().where(backend.roles.mine),)
@@ -140,6 +160,8 @@ class RowLocksOnly(RecordInRows):
     def __init__(self, backend: Backend, now: sa.ColumnElement[Any]) -> None:
         super().__init__(backend, now)
         self.guard = sa.true()
+        if isinstance(now, database_now):  # the transaction has begun long ago: the time of its beginning is too old
+            self.settled_at = statement_now()
 
     def values_of(self, owner: int) -> Mapping[str, Any]:
         return AS_IT_IS
@@ -159,6 +181,7 @@ class RecordInClaimRow(ClaimRecord):
     """
 
     def __init__(self, backend: Backend, now: sa.ColumnElement[Any], claim_rows: ClaimRows) -> None:
+        super().__init__(backend, now)
         self._claim_rows = claim_rows
         self.guard = backend.roles.state.columns_say(UNCLAIMED)
         self.held = records.held(claim_rows)  # also of jobs whose row is gone
@@ -199,6 +222,9 @@ class RecordInClaimRow(ClaimRecord):
 
     def unknown(self, owners: sa.FromClause) -> sa.Select[Any]:
         return records.unknown(self._claim_rows, owners)
+
+    def settle_whole(self, write: Write) -> Write:
+        return with_batch(write, self._claim_rows)
 
     def take_out(self, connection: sa.Connection, owner: int, keys: Sequence[Key], number: int) -> set[Key]:
         """The claim rows stay locked until the commit. One of which these are all jobs is deleted by one statement."""

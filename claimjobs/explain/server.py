@@ -89,7 +89,7 @@ def time_limits(connection: sa.Connection, subject: Subject) -> Iterator[Finding
 def primaries(connection: sa.Connection, subject: Subject) -> Iterator[Finding]:
     """Whether claims meet on several primaries. Raises ServerUnfit if they are not safe there."""
     backend, in_sweeps = subject.backend, subject.plan.selection.in_sweeps
-    backend.check_primaries(connection)
+    subject.settler.record.check_primaries(connection)
     if backend.dialect.sessions.is_one_of_several_primaries(connection) and not in_sweeps:
         says = (
             "this server is one of several primaries: when consumers on two of them claim one job, one claim is "

@@ -138,7 +138,7 @@ class OwnerRow:
 
         Raises ServerUnfit if claims of this owner are not safe on the server of the connection.
         """
-        self.backend.check_primaries(connection)
+        self._record.check_primaries(connection)
         if self.has_left:
             return
         if not self.id or not self._is_alive(connection):

@@ -109,7 +109,7 @@ class Access:
 
     def reclaims(self) -> Settler:
         """Writes the outcomes of jobs of dead owners."""
-        return Settler(outcome_table(self.backend, record_of(self.backend), self.settings.now), None)
+        return Settler(outcome_table(self.backend, record_of(self.backend, self.settings.now)), None)
 
     @contextmanager
     def reaper(self) -> Iterator[Reaper]:

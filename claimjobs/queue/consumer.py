@@ -23,7 +23,6 @@ from claimjobs.claim.candidates import check_that_keys_find
 from claimjobs.claim.record import ClaimRecord, record_of
 from claimjobs.claim.strategy import NOTHING, ClaimResult
 from claimjobs.database.error_translation import reason
-from claimjobs.dialects.types import database_now, statement_now
 from claimjobs.errors import ClaimjobsError, key_unreadable, not_consumer
 from claimjobs.lease.lease_hold import LeaseHold
 from claimjobs.lease.transaction_hold import TransactionHold
@@ -99,10 +98,8 @@ class Consumer:
         """Writes outcomes. Raises UnfitTable if the table cannot store done jobs that are kept."""
         backend, chosen, on_done = self.access.backend, self._settings, self.access.on_done
         still_due = self.plans.still_due
-        # A transaction that holds jobs has begun long ago, so the time of its beginning is too old.
-        lasts = not chosen.by_lease and isinstance(chosen.now, database_now)
         return Settler(
-            outcome_table(backend, self._record, statement_now() if lasts else chosen.now, chosen.also_writes),
+            outcome_table(backend, self._record, chosen.also_writes),
             on_done,
             otherwise=self.access.default_finish if callable(on_done) else None,
             still_due=still_due,

@@ -191,7 +191,7 @@ class QueueOperations:
         subject, backend = self._consumer.explained(), self._access.backend
         with connected(self.engine) as connection:
             require_writes(connection, backend)
-            backend.check_primaries(connection)
+            subject.settler.record.check_primaries(connection)
             check_claims(connection, backend)
         require_capabilities(self.engine, subject)
 

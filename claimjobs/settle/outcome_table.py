@@ -14,7 +14,6 @@ import sqlalchemy as sa
 from claimjobs.claim.record import ClaimRecord
 from claimjobs.database.compiled_statement import CompiledStatement
 from claimjobs.dialects import Dialect, Key
-from claimjobs.dialects.types import database_now
 from claimjobs.errors import BadArgument, ColumnMissing, WriteSwallowed
 from claimjobs.job import key_of
 from claimjobs.options import LEAVE, Finish
@@ -58,12 +57,14 @@ class OutcomeTable(ABC):
     result_columns: Sequence[str]
     """The columns of the user's that can be written with jobs that are done and kept."""
 
-    def __init__(self, backend: Backend, record: ClaimRecord, now: sa.ColumnElement[Any]) -> None:
+    def __init__(self, backend: Backend, record: ClaimRecord) -> None:
         self.name = backend.source.name
         """Of the queue."""
         self.roles, self.dialect = backend.roles, backend.dialect
         self.record = record
-        self._now = now
+        self.returns_keys = record.names_owner and self.dialect.returns_what_it_writes
+        """Whether a write returns the keys of the rows that it reached; elsewhere there is only a count."""
+        self._now = now = record.settled_at
         self._target = target = statements.SettleGuard(self.roles, self.dialect, record.guard)
         self.many = int(min(MANY, most_keys(self.roles, self.dialect)))
         """The most keys of one statement."""
@@ -74,10 +75,11 @@ class OutcomeTable(ABC):
         self.renew = OutcomeWrite(CompiledStatement(enqueue.renew(self.roles, self.dialect, now)))
         """The statement for jobs that run once more."""
 
-    def with_claim_row(self, write: OutcomeWrite) -> CompiledStatement | None:
-        """A statement for done jobs, which deletes their claim row, too; None where none can do both."""
-        del write
-        return None
+    def whole(self, write: OutcomeWrite) -> CompiledStatement | None:
+        """The statement that settles a batch whose jobs are all done; None where several do that."""
+        if not self.dialect.returns_what_it_writes:
+            return None
+        return CompiledStatement(self.record.settle_whole(write.compiled.statement))
 
     @abstractmethod
     def keep_with(self, columns: Mapping[Key, Mapping[str, Any]]) -> Sequence[OutcomeWrite]:
@@ -143,21 +145,16 @@ class OutcomeTable(ABC):
 class JobsTable(OutcomeTable):
     """In the table of the jobs."""
 
-    def __init__(self, backend: Backend, record: ClaimRecord, now: sa.ColumnElement[Any]) -> None:
-        super().__init__(backend, record, now)
+    def __init__(self, backend: Backend, record: ClaimRecord) -> None:
+        super().__init__(backend, record)
         self.result_columns = [column.name for column in self.roles.payload]
         self.done = {"delete": [OutcomeWrite(CompiledStatement(statements.delete(self._target)))], LEAVE: self.released}
         if DONE in self.roles.state.can:
-            self.done["keep"] = [OutcomeWrite(CompiledStatement(statements.keep(self._target, now)))]
+            self.done["keep"] = [OutcomeWrite(CompiledStatement(statements.keep(self._target, self._now)))]
         self._still_mine = statements.still_mine(self._target)
 
     def keep_with(self, columns: Mapping[Key, Mapping[str, Any]]) -> Sequence[OutcomeWrite]:
         return [OutcomeWrite(CompiledStatement(statements.keep(self._target, self._now, columns)))]
-
-    def with_claim_row(self, write: OutcomeWrite) -> CompiledStatement | None:
-        if self.roles.claim_rows is None or not self.dialect.returns_what_it_writes:
-            return None
-        return CompiledStatement(statements.with_batch(write.compiled.statement, self.roles.claim_rows))
 
     def lock(self, connection: sa.Connection, me: int, taken_out: set[Key], keys: Sequence[Key]) -> set[Key]:
         return taken_out & self.still_held(connection, me, keys)
@@ -182,24 +179,25 @@ class JobsTable(OutcomeTable):
 class SideCarTable(OutcomeTable):
     """In the side-car of a table that must not be altered. A claim has written no row of it."""
 
-    def __init__(
-        self, backend: Backend, record: ClaimRecord, now: sa.ColumnElement[Any], also_writes: Sequence[str]
-    ) -> None:
+    def __init__(self, backend: Backend, record: ClaimRecord, also_writes: Sequence[str]) -> None:
         """`also_writes`: columns of the user's table. Raises ColumnMissing, and BadArgument for one of the key."""
-        super().__init__(backend, record, now)
+        super().__init__(backend, record)
         self.result_columns, source = also_writes, backend.source
         for column in also_writes:
             if column not in source.columns:
                 raise ColumnMissing(source.name, column, "SideCar(also_writes=...)", source.quote)
             if column in {part.name for part in source.key}:
                 raise BadArgument(f"column {column!r} of table {source.name!r} is part of its key: leave out this one")
-        self._pair = pair = side_car.SideCarJoin(source, self.roles, self.dialect, now)
+        self._pair = pair = side_car.SideCarJoin(source, self.roles, self.dialect, self._now)
         delete = OutcomeWrite(CompiledStatement(statements.delete(self._target)), may_miss=True)
         remove = OutcomeWrite(CompiledStatement(side_car.remove(pair)), removes=True)
         self.done = {"keep": [OutcomeWrite(CompiledStatement(side_car.finish(pair)))], "delete": [delete, remove]}
         self.before_failures = [OutcomeWrite(CompiledStatement(side_car.note(pair)), may_miss=True)]
         self._ended = statements.ended(self._target)
         self._still_there = statements.still_there(source, self.dialect)
+
+    def whole(self, write: OutcomeWrite) -> None:
+        """A statement reaches one of the two tables."""
 
     def keep_with(self, columns: Mapping[Key, Mapping[str, Any]]) -> Sequence[OutcomeWrite]:
         also = OutcomeWrite(CompiledStatement(side_car.also_write(self._pair, columns)), may_miss=True)
@@ -232,14 +230,11 @@ class SideCarTable(OutcomeTable):
         return self.left_behind.with_only_columns(*self._pair.source.key)
 
 
-def outcome_table(
-    backend: Backend, record: ClaimRecord, now: sa.ColumnElement[Any] | None = None, also_writes: Sequence[str] = ()
-) -> OutcomeTable:
+def outcome_table(backend: Backend, record: ClaimRecord, also_writes: Sequence[str] = ()) -> OutcomeTable:
     """Where the outcomes of a queue are written. `also_writes`: as `SideCar.also_writes`."""
-    now = database_now() if now is None else now
     if backend.user_table is None:
-        return JobsTable(backend, record, now)
-    return SideCarTable(backend, record, now, also_writes)
+        return JobsTable(backend, record)
+    return SideCarTable(backend, record, also_writes)
 
 
 def cut(keys: Iterable[Key], size: int) -> Iterator[list[Key]]:

@@ -72,13 +72,9 @@ class Settler:
         """Whether jobs must be locked before the writes: if a function of the user's is called with them, if they may
         be marked to run again, or if the write cannot ask whether the owner holds them.
         """
-        self._returns_keys = self.record.names_owner and table.dialect.returns_what_it_writes
-        """Whether a write returns the keys of the rows that it reached; elsewhere there is only a count."""
         plain = self._done[0] if self._done and not self._locks_first else None
-        self.in_one = plain.compiled.statement if plain is not None and self._returns_keys else None
-        """The statement that settles jobs that are all done, and returns their keys; None if there is no such one."""
-        self.settle_batch = None if plain is None else table.with_claim_row(plain)
-        """Settles a batch whose jobs are all done, and deletes its claim row. None: several statements do that."""
+        self.whole = None if plain is None else table.whole(plain)
+        """The statement that settles a batch whose jobs are all done; None: several statements do that."""
 
     def write(self, connection: sa.Connection, me: int, outcomes: Outcomes) -> set[Key]:
         """Write the outcomes; return the keys of the rows in which nothing was written: of jobs that `me` no longer
@@ -88,8 +84,8 @@ class Settler:
         """
         if self._locks_first:
             return self.lock_and_write(connection, me, outcomes)
-        if self.settle_batch is not None and outcomes.is_done_batch:
-            if self.settle_batch.count(connection, batch_parameters(me, outcomes)) != len(outcomes.done):
+        if self.whole is not None and outcomes.is_done_batch:
+            if self.whole.count(connection, batch_parameters(me, outcomes)) != len(outcomes.done):
                 raise SomeLost
             return set()
         keys = outcomes.keys()
@@ -97,7 +93,7 @@ class Settler:
         unwritten = set(keys) - held
         for write, values in self._writes(connection, outcomes.only(held) if unwritten else outcomes):
             some, given = values["claimjobs_keys"], {**values, **self.record.by(me)}
-            if self._returns_keys:
+            if self._table.returns_keys:
                 written = {key_of(row) for row in connection.execute(write.compiled.statement, given)}
                 if len(written) < len(some):
                     unwritten.update(self.missing(some, written))
@@ -199,7 +195,7 @@ class Settler:
 
 
 def batch_parameters(owner: int, outcomes: Outcomes) -> dict[str, Any]:
-    """The parameters of `Settler.settle_batch`."""
+    """The parameters of `Settler.whole` for the jobs of a claim row."""
     done = list(outcomes.done)
     meant = {"claimjobs_meant": len(done), "claimjobs_keys": done}
     return {"claimjobs_me": owner, "claimjobs_number": outcomes.batch, **meant}

@@ -72,14 +72,8 @@ class Backend:
         side_car = None if source.table is outcomes else (outcomes, source.name)
         return TablesInUse(self.dialect, (source.table, self.owners), side_car, source.depend_on_zone)
 
-    def check_primaries(self, connection: sa.Connection) -> None:
-        """Raises ServerUnfit if two primaries would let two claims of one job pass.
-
-        A claim that writes the row of its job is safe: one of two such commits is refused. A claim row and an open
-        transaction protect their jobs by locks, which other primaries do not see.
-        """
-        if self.by_lease and self.roles.claim_rows is None:
-            return
+    def require_one_primary(self, connection: sa.Connection) -> None:
+        """Raises ServerUnfit on one of several primaries, for claims that are protected by locks."""
         if self.dialect.sessions.is_one_of_several_primaries(connection):
             raise ServerUnfit(
                 f"hold='transaction' and claims='batches' cannot work for table {self.source.name!r} here: this server "
