@@ -16,14 +16,13 @@ from claimjobs.claim.row_reader import RowReader
 from claimjobs.dialects import DIALECTS, Dialect
 from claimjobs.dialects.types import Instant, database_now, statement_now
 from claimjobs.options import Liveness
-from claimjobs.statements import claim_rows, key_rows, owners, pause, settle
+from claimjobs.statements import claim_rows, key_rows, owners, settle
 from claimjobs.statements import enqueue as inserts
 from claimjobs.statements import stored_jobs as stored
-from claimjobs.statements.claim import claim, claim_batch
+from claimjobs.statements.claim import claim, claim_batch, find_and_lock, lock, lock_first, mark
 from claimjobs.statements.find import Selection, find, how_many, keyset_order_of
 from claimjobs.statements.job_rows import JobRows
 from claimjobs.statements.key_rows import KeyStatements
-from claimjobs.statements.lock import find_and_lock, lock, lock_first, mark
 from claimjobs.table.backend import Backend
 from claimjobs.table.claim_rows import ClaimRows
 from claimjobs.table.definitions import (
@@ -206,12 +205,12 @@ def _life(roles: ColumnRoles, dialect: Dialect) -> dict[str, Any]:
     return {
         **settings,
         "silence": sa.text(dialect.sessions.silence_setting(Liveness().lease)),
-        "register": owners.register(ours).values(row),
+        "register": sa.insert(ours).values(row),
         "used": owners.is_used(ours, dialect, record_of(_backend(roles, dialect)).used),
         "hold": sa.select(dialect.sessions.try_session_lock(ours, ME)),
         "shown": sa.select(dialect.sessions.lock_holder(ours, ME)),
         "locked": owners.locked(ours),
-        "paused": pause.read(queues_table(), roles.name),
+        "paused": owners.paused(queues_table(), roles.name),
         "beat": owners.beat(ours),
         "long held": settle.still_mine(settle.SettleGuard(roles, dialect, roles.mine)),
         **({} if dialect.sessions.forget_plans is None else {"plans": dialect.sessions.forget_plans}),

@@ -21,7 +21,7 @@ from claimjobs.dialects import Key
 from claimjobs.instants import age
 from claimjobs.job import key_of
 from claimjobs.lease.registry import check_claims
-from claimjobs.statements import count, stored_jobs
+from claimjobs.statements import stored_jobs
 from claimjobs.statements.job_rows import job_rows
 from claimjobs.table.backend import Backend
 from claimjobs.table.columns import CLAIMED, DEAD
@@ -183,7 +183,7 @@ class OverviewReader:
         if paused is None:
             paused = read_pause(connection, backend)[0] is not None
         ripe = rows.claimable(backend.source.ripe(self._now))
-        first = count.first_waiting(backend.source, self._unclaimed, order, self._now, ripe=ripe)
+        first = stored_jobs.first_waiting(backend.source, self._unclaimed, order, self._now, ripe=ripe)
         waiting = connection.execute(first, upper).one()
         failed = sa.select(sa.func.count()).select_from(self._worst_failed().subquery())
         lives = Counter(owner.life for owner in owners or ())

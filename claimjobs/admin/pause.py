@@ -11,8 +11,9 @@ from claimjobs.database.clock import age_at
 from claimjobs.database.connect import connected
 from claimjobs.database.connection import Connector
 from claimjobs.database.transactions import unless_hidden
+from claimjobs.dialects.types import database_now
 from claimjobs.enqueue.notifier import A_BATCH, Notifier
-from claimjobs.statements import pause as statements
+from claimjobs.statements.owners import paused
 from claimjobs.table.backend import Backend, check_shared
 
 EVERYBODY: Final = 10_000 * A_BATCH
@@ -23,22 +24,25 @@ def pause(engine: sa.Engine, connector: Connector, backend: Backend, reason: str
     """Write that the queue is paused. Raises TableMissing if there is no table of queues."""
     with connected(engine) as connection:
         check_shared(connection, backend, backend.queues)
-    queue = backend.queues, backend.roles.recorded_as
-    update = statements.update(*queue, reason)
+    queues, claims, now = backend.queues, backend.roles.recorded_as, database_now()
+    # If it is paused already, only the reason changes.
+    values = {"paused": sa.func.coalesce(queues.c.paused, now), "reason": reason}
+    update = sa.update(queues).where(queues.c.claims == claims).values(values)
     try:
         for attempt in connector.attempts():
             with attempt as connection:
                 if not connection.execute(update).rowcount:
-                    connection.execute(statements.insert(*queue, reason))
+                    connection.execute(sa.insert(queues).values(claims=claims, paused=now, reason=reason))
     except sa.exc.IntegrityError:  # another session has inserted the row just now
         connector.write(update)
 
 
 def resume(engine: sa.Engine, connector: Connector, backend: Backend, notifier: Notifier) -> bool:
     """Write that the queue is not paused, and wake its consumers; return whether it was paused. Raises TableMissing."""
+    queues = backend.queues
     with connected(engine) as connection:
-        check_shared(connection, backend, backend.queues)
-    was_paused = connector.write(statements.delete(backend.queues, backend.roles.recorded_as)) > 0
+        check_shared(connection, backend, queues)
+    was_paused = connector.write(sa.delete(queues).where(queues.c.claims == backend.roles.recorded_as)) > 0
     with connected(engine) as connection, contextlib.suppress(sa.exc.SQLAlchemyError), connection.begin():
         notifier.wake(connection, EVERYBODY)
     return was_paused
@@ -48,5 +52,5 @@ def read_pause(connection: sa.Connection, backend: Backend) -> tuple[float | Non
     """For how many seconds the queue has been paused, and why. A transaction as a hold needs no table of queues."""
     row = None
     with unless_hidden(connection, backend.dialect):
-        row = connection.execute(statements.read(backend.queues, backend.roles.recorded_as)).first()
+        row = connection.execute(paused(backend.queues, backend.roles.recorded_as)).first()
     return (None, None) if row is None else (age_at(row.now, row.paused), row.reason)

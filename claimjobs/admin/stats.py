@@ -12,7 +12,7 @@ import sqlalchemy as sa
 from claimjobs.admin.pause import read_pause
 from claimjobs.database.clock import age_at, in_seconds
 from claimjobs.lease.registry import check_claims, dead_among, read_owners
-from claimjobs.statements import count
+from claimjobs.statements import stored_jobs
 from claimjobs.statements.job_rows import JobRows, job_rows
 from claimjobs.table.backend import Backend
 from claimjobs.table.columns import CLAIMED, DEAD, DONE, STATES, UNCLAIMED
@@ -107,7 +107,7 @@ def read_retries(
     """The retries in a queue's table, or in its side-car, that match these predicates. Without `run_at` none waits."""
     if roles.run_at is None:
         return Retries(0, None)
-    row = connection.execute(count.retries(roles, now, *where)).one()
+    row = connection.execute(stored_jobs.retries(roles, now, *where)).one()
     return Retries(row.jobs, None if row.next is None else age_at(row.next, row.now), row.due)
 
 
@@ -148,7 +148,7 @@ def read_stats(
         strangers={owner: jobs for owner, jobs in held.items() if owner < FIRST_OWNER},
         others=dict(others.most_common()),
         not_in_queue=jobs[UNCLAIMED] - mine,
-        ownerless=int(connection.execute(count.ownerless(roles)).scalar_one()) if asks_ownerless else 0,
+        ownerless=int(connection.execute(stored_jobs.ownerless(roles)).scalar_one()) if asks_ownerless else 0,
         paused=paused,
         pause_reason=reason,
     )

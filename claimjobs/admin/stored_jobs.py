@@ -23,8 +23,8 @@ from claimjobs.job import Job, key_of
 from claimjobs.settle.outcome_table import keys_for
 from claimjobs.settle.refusals import WriteInHalves
 from claimjobs.statements import stored_jobs as statements
+from claimjobs.statements.claim import lock_those
 from claimjobs.statements.job_rows import job_rows
-from claimjobs.statements.lock import lock_those
 from claimjobs.table.backend import Backend
 from claimjobs.table.columns import DEAD, STATES
 from claimjobs.table.job_state import Column

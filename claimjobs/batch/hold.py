@@ -26,8 +26,8 @@ from claimjobs.settle.failures import Failures
 from claimjobs.settle.outcome_table import most_keys
 from claimjobs.settle.outcomes import Outcomes
 from claimjobs.settle.settler import Settler
-from claimjobs.statements import pause
 from claimjobs.statements.find import ends
+from claimjobs.statements.owners import paused
 from claimjobs.table.backend import Backend
 from claimjobs.table.predicates import Where
 
@@ -65,7 +65,7 @@ class Hold(ABC):
         self._forgotten = 0.0
         """When the plans of claims were forgotten last, by this machine's clock."""
         self._process = os.getpid()
-        self._read_pause = pause.read(backend.queues, backend.roles.recorded_as)
+        self._read_pause = paused(backend.queues, backend.roles.recorded_as)
 
     @property
     @abstractmethod

@@ -18,7 +18,6 @@ from claimjobs.database.transactions import commits_by_itself
 from claimjobs.dialects import Key
 from claimjobs.settle.outcomes import MANY, Outcomes
 from claimjobs.settle.settler import Settler, SomeLost, batch_parameters
-from claimjobs.statements.claim import settled_by_the_dead
 from claimjobs.statements.claim_rows import settle_and_check
 
 
@@ -74,7 +73,7 @@ class SettleAndClaim:
         given = {**statement.parameters(me, request), "claimjobs_keys": done, "claimjobs_meant": len(done)}
         rows = statement.of(request).rows(connection, given, statement.reader)
         count, *keys = rows[0][: statement.settled_columns]
-        settled = settled_by_the_dead(count) if count < 0 else count
+        settled = -1 - count if count < 0 else count
         unwritten: set[Key] = set()
         if settled < len(done):
             unwritten = self._settler.missing(done, set(keys[0] if len(keys) == 1 else zip(*keys, strict=True)))

@@ -26,9 +26,9 @@ from claimjobs.database.compiled_statement import CompiledStatement
 from claimjobs.dialects import Key
 from claimjobs.job import Job, key_of, values_of
 from claimjobs.per_key import PerKey, Rate
+from claimjobs.statements.claim import lock
 from claimjobs.statements.find import Selection
 from claimjobs.statements.key_rows import AT, KeyStatements, parts_of
-from claimjobs.statements.lock import lock
 from claimjobs.table.backend import Backend
 
 AS_READ: Final = (sa.Integer, sa.String)

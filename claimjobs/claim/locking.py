@@ -27,8 +27,8 @@ from claimjobs.database.compiled_statement import CompiledStatement
 from claimjobs.dialects import Key
 from claimjobs.job import key_of, with_claim
 from claimjobs.options import HOLDS, HoldKind
+from claimjobs.statements.claim import find_and_lock, last_of, lock, lock_first, still_ready
 from claimjobs.statements.find import SIZE, KeysetOrder, Selection
-from claimjobs.statements.lock import find_and_lock, last_of, lock, lock_first, still_ready
 from claimjobs.statements.side_car import SideCarJoin, free
 from claimjobs.table.backend import Backend
 

@@ -20,7 +20,7 @@ from claimjobs.dialects.types import database_now, statement_now
 from claimjobs.job import Job, key_of
 from claimjobs.statements import claim_rows as records
 from claimjobs.statements import owners as statements
-from claimjobs.statements.lock import mark
+from claimjobs.statements.claim import mark
 from claimjobs.statements.settle import Write, with_batch
 from claimjobs.table.backend import Backend
 from claimjobs.table.claim_rows import ClaimRows

@@ -16,7 +16,7 @@ import sqlalchemy as sa
 from claimjobs.dialects import Dialect
 from claimjobs.errors import key_unreadable
 from claimjobs.job import Convert, Job, PartlyRead, Places, UnreadableValue
-from claimjobs.statements.lock import encoded, parts_of
+from claimjobs.statements.claim import encoded, parts_of
 from claimjobs.table.roles import ColumnRoles
 
 Marked = Mapping[str, Any]

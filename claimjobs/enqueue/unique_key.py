@@ -52,9 +52,11 @@ class UniqueKey:
                 f"table {roles.name!r} has no unique index over {', '.join(names)}, so nothing keeps a second such job "
                 f"out: {unique_index(roles.name, names, roles.quote)}"
             )
-        self.insert = statements.insert_new(roles, dialect, columns) if dialect.skips_duplicates else None
+        insert = dialect.insert_unless_there(roles.table, columns) if dialect.skips_duplicates else None
+        self.insert = None if insert is None else insert.returning(*roles.key)
         """Inserts rows, and leaves out those that are there. None: an INSERT of such a row is refused."""
-        self._there = statements.there(roles, dialect, columns)
+        among = dialect.among(columns, "values")
+        self._there = sa.select(*columns).select_from(roles.table).where(among)
         self.changes = on_duplicate != "skip"
         if not self.changes:
             return
@@ -64,7 +66,8 @@ class UniqueKey:
                 "the rows that are there, by on_duplicate='skip'"
             )
         self._now = now = database_now()
-        self._lock = statements.lock_there(roles, dialect, columns)
+        rows = sa.select(*roles.key, *columns).where(among).order_by(*roles.key)
+        self._lock = rows.with_for_update(of=roles.table)
         self._states = statements.states(roles, dialect, job_rows(backend, now).state)
         if on_duplicate == "again":
             self._mark, self._renew = statements.mark(roles, dialect), statements.renew(roles, dialect, now)

@@ -21,7 +21,6 @@ from claimjobs.database.error_translation import predicate_errors, reason
 from claimjobs.dialects import dialect_named_by
 from claimjobs.errors import BadArgument
 from claimjobs.explain.diagnosis import column_for
-from claimjobs.statements import samples
 from claimjobs.table.acceptance import check_no_own, check_table, integer_range
 from claimjobs.table.columns import Columns
 from claimjobs.table.create import side_car_tables
@@ -230,9 +229,10 @@ def flaw_of_value(found: Adoption, value: Any) -> str | None:
 
 def has_value(found: Adoption, value: Any) -> bool:
     """Whether one of the first rows has this value in the status column, as the database compares them."""
-    first = samples.first_with(found.table.c[found.names["status"]], value, among=LOOKED_AT)
+    first = sa.select(found.table.c[found.names["status"]].label("value")).limit(LOOKED_AT).subquery()
+    one: sa.Select[Any] = sa.select(sa.literal_column("1")).where(first.c.value == value).limit(1)
     with connected(found.engine) as connection:
-        return connection.scalar(first) is not None
+        return connection.scalar(one) is not None
 
 
 def check_where(found: Adoption, where: str) -> None:

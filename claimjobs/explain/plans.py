@@ -17,7 +17,6 @@ from claimjobs.dialects.inspection import Finding, Inspection, Plan, TableRead
 from claimjobs.job import key_of
 from claimjobs.options import Liveness
 from claimjobs.settle.settler import Settler
-from claimjobs.statements import samples
 from claimjobs.statements.stored_jobs import count
 from claimjobs.table.backend import Backend
 from claimjobs.table.claim_index import claim_index, indexes_of, missing_index
@@ -57,9 +56,10 @@ class Subject:
         return [*claim, *self.settler.phases(owner, keys)]
 
     def some_keys(self, connection: sa.Connection) -> list[Key]:
-        """The keys of a few rows."""
-        rows = connection.execute(samples.keys(self.backend.source, self.backend.dialect), {"claimjobs_limit": FEW})
-        return [key_of(row) for row in rows]
+        """The keys of a few rows, as far as the driver can read them."""
+        columns, dialect = self.backend.source.key, self.backend.dialect
+        rows = sa.select(*columns).where(*dialect.readable(columns)).limit(FEW)
+        return [key_of(row) for row in connection.execute(rows)]
 
 
 class _Caught(Exception):
@@ -119,7 +119,8 @@ def plan_findings(connection: sa.Connection, subject: Subject) -> Iterator[Findi
     if backend.by_lease:
         with _noted(connection, subject, "read the owners", refused):
             # A planner may find out that a statement for a dead owner reaches no row.
-            owner = connection.scalar(samples.some_owner(backend.owners)) or NOBODY
+            living = sa.select(sa.func.min(backend.owners.c.id)).where(backend.owners.c.died.is_(None))
+            owner = connection.scalar(living) or NOBODY
         columns = backend.owners.columns
         row = sa.insert(backend.owners).from_select(columns.keys(), sa.select(*columns).where(sa.false()))
         with _noted(connection, subject, "register", refused):

@@ -123,7 +123,7 @@ class OwnerRow:
     def note_unclaimable(self, rows: int) -> None:
         """Write how many rows this owner leaves, for `status`. An owner that registers again writes it, too."""
         self._row = {**self._row, "unclaimable": rows}  # the heartbeat's thread may be reading the row
-        write = statements.leaves(self._table, rows)
+        write = sa.update(self._table).where(statements.me(self._table)).values(unclaimable=rows)
         self.connector.transaction(lambda connection: connection.execute(write, {"claimjobs_me": self.id}), patience=0)
 
     def leave(self) -> None:
@@ -161,7 +161,7 @@ class OwnerRow:
         """Insert the row of this owner, unless its id is in use."""
         try:
             with savepoint(connection):
-                inserted = connection.execute(statements.register(self._table), {**self._row, **given})
+                inserted = connection.execute(sa.insert(self._table), {**self._row, **given})
         except sa.exc.DBAPIError as error:
             if self._dialect.errors.code(error) in self._dialect.errors.duplicate:
                 return False

@@ -16,7 +16,7 @@ from claimjobs.errors import BadArgument, BatchMisused, ReadOnly, ServerUnreacha
 from claimjobs.lease.sleeper import WakeCondition
 from claimjobs.options import Backoff
 from claimjobs.queue.consumer import Consumer
-from claimjobs.statements.pause import resumed
+from claimjobs.statements.owners import resumed
 from claimjobs.table.predicates import Where
 
 Drain = bool | Literal["retries"]

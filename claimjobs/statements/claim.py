@@ -1,9 +1,14 @@
-"""The claim in one statement, for a database that can return what it writes from within a CTE."""
+"""Claims: lock the candidates that are still free, and mark them. Some databases find and lock in one statement, or do
+all of it in one.
+
+The columns of a job are returned as they are, or several as one text, which the driver reads faster
+(docs/decisions/0065). `claimjobs.claim.row_reader` reads both forms.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import sqlalchemy as sa
 
@@ -17,20 +22,130 @@ from claimjobs.statements.find import (
     KeysetOrder,
     Selection,
     group_size,
+    in_order,
     keyset_order_of,
+    numbered,
+    one_after_another,
     same_key,
 )
-from claimjobs.statements.lock import Parts, encoded, first_free, ownership
 from claimjobs.statements.owners import alive
 from claimjobs.table.claim_rows import ClaimRows
+from claimjobs.table.columns import CLAIMED
 from claimjobs.table.roles import ColumnRoles
 
 SETTLED: Final = "claimjobs_settled_count"
 """The first column of every row: how many jobs of the batch before were settled. If `me` was declared dead, it is less
-than 0 (see `settled_by_the_dead`). A claim of nothing returns one row, in which the columns of the job are NULL."""
+than 0: -1 minus their number. A claim of nothing returns one row, in which the columns of the job are NULL."""
 SETTLED_KEY: Final = "claimjobs_reached_{}"
 """If a batch is settled, then these columns follow, one for each column of the key: the keys of the jobs that were
 settled, as arrays. They are NULL if all jobs of the batch were."""
+
+
+class Parts(NamedTuple):
+    """The columns of a table that a statement returns."""
+
+    plain: Sequence[sa.Column[Any]]
+    joined: Sequence[sa.Column[Any]]
+    """These are one text, behind the plain ones. `suspect` is the first of them."""
+
+
+def parts_of(columns: Sequence[sa.Column[Any]], dialect: Dialect, roles: ColumnRoles) -> Parts:
+    """How to return these columns. The key is not joined."""
+    joined = [column for column in columns if dialect.from_text(column) and column not in set(roles.key)]
+    joined.sort(key=lambda column: column is not roles.suspect)
+    return Parts([column for column in columns if column not in set(joined)], joined)
+
+
+def encoded(
+    read: Parts, dialect: Dialect, of: sa.FromClause | None = None, *, last: sa.ColumnElement[int] | None = None
+) -> list[sa.ColumnElement[Any]]:
+    """The columns to SELECT or to return. `of`: from this subquery, which has the columns of the table.
+
+    `last`: a number at the end, which `last_of` reads.
+    """
+    plain, joined = ([column if of is None else of.c[column.key] for column in part] for part in read)
+    columns = [sa.type_coerce(column, sa.types.NullType()).label(str(column.name)) for column in plain]
+    end = [] if last is None else [last]
+    if not joined:
+        return [*columns, *end]
+    text = sa.type_coerce(dialect.joined([*joined, *end]), sa.types.NullType())
+    return [*columns, text.label("claimjobs_joined")]
+
+
+def last_of(row: Sequence[Any]) -> int:
+    """The number at the end of a row."""
+    return int(str(row[-1]).rpartition(",")[2])
+
+
+def lock(roles: ColumnRoles, dialect: Dialect, selection: Selection, read: Parts) -> sa.Select[Any]:
+    """Lock the first `size` of the `candidates` that nobody else has locked and that are still ready.
+
+    The recheck is needed: between the phases another consumer may have claimed a candidate and committed.
+    """
+    jobs = sa.select(*encoded(read, dialect)).where(selection.ready)
+    picked = dialect.only_candidates(jobs, roles.key, selection.order, roles.key_index)
+    return free_ones(picked.limit(SIZE), roles)
+
+
+def find_and_lock(roles: ColumnRoles, dialect: Dialect, selection: Selection, read: Parts) -> sa.Select[Any]:
+    """Find and lock in one statement, for a database that can lock one of two joined tables in the order of the other.
+
+    It returns the columns `read`, and at the end the number of each job among the `limit` candidates.
+    """
+    candidate = numbered(roles, selection).subquery("candidate")
+    wanted = sa.select(*encoded(read, dialect, last=candidate.c[PLACE])).where(selection.ready)
+    joined = candidate.join(roles.table, same_key(roles, candidate))
+    return dialect.lock_in_order(wanted, joined, SIZE, roles.key_index)
+
+
+def lock_first(roles: ColumnRoles, dialect: Dialect, selection: Selection, read: Parts) -> sa.Select[Any]:
+    """Find and lock in one statement, for a database that `locks_in_order`: it locks each row before it reads the next.
+
+    Rows that it skips because others have locked them are not counted: the number of each job is 0.
+    """
+    return first_free(sa.select(*encoded(read, dialect, last=sa.literal(0).label(PLACE))), selection, roles)
+
+
+def first_free(rows: sa.Select[Any], selection: Selection, roles: ColumnRoles) -> sa.Select[Any]:
+    """Lock the first `size` rows of a selection that nobody else has locked, for a database that `locks_in_order`."""
+    return one_after_another([free_ones(part.limit(SIZE), roles) for part in in_order(rows, selection)], SIZE)
+
+
+def lock_those(roles: ColumnRoles, dialect: Dialect, predicates: Sequence[sa.ColumnElement[bool]]) -> sa.Select[Any]:
+    """Lock those of the rows `keys` for which a user's predicates hold, and return their keys. The predicates hold
+    until the transaction ends. So the statement that writes needs no text of the user's.
+    """
+    rows = dialect.restrict_to_keys(sa.select(*roles.key).where(*predicates), roles.key, roles.key_index)
+    return rows.order_by(*roles.key).with_for_update(of=roles.table)
+
+
+def still_ready(roles: ColumnRoles, dialect: Dialect, selection: Selection) -> sa.Select[Any]:
+    """Those of `keys`, which this transaction has locked, that are still ready: sent as a statement of its own, it sees
+    what was committed in other tables before the locks were taken.
+    """
+    return dialect.restrict_to_keys(sa.select(*roles.key).where(selection.ready), roles.key, roles.key_index)
+
+
+def free_ones(rows: sa.Select[Any], roles: ColumnRoles) -> sa.Select[Any]:
+    """Lock these rows, without those that others have locked."""
+    return rows.with_for_update(skip_locked=True, key_share=True, of=roles.table)
+
+
+def mark(roles: ColumnRoles, dialect: Dialect, now: sa.ColumnElement[Any], owners: sa.Table) -> sa.Update:
+    """Mark the jobs `keys`, which this transaction has locked, as claimed by `me`; none if `me` was declared dead."""
+    update = sa.update(roles.table).where(alive(owners)).values(ownership(roles, now))
+    return dialect.restrict_to_keys(update, roles.key, roles.key_index)
+
+
+def ownership(roles: ColumnRoles, now: sa.ColumnElement[Any]) -> dict[Any, Any]:
+    """The values that a claim writes into a job."""
+    values = roles.state.becomes(CLAIMED, sa.bindparam("claimjobs_me", type_=sa.Integer))
+    if roles.owner_date is not None:
+        values[roles.owner_date] = now
+    return values
+
+
+# --- all in one statement: for a database that can return what it writes from within a CTE --------------------
 
 
 def claim(
@@ -95,11 +210,6 @@ def claim_batch(
     recorded = record_found(claim_rows, chosen).cte("claimjobs_recorded")
     jobs = sa.select(*owner_alive.c, *encoded(read, dialect, chosen)).add_cte(recorded)
     return jobs.select_from(owner_alive.outerjoin(chosen, sa.true())).order_by(*order.order_of(chosen))
-
-
-def settled_by_the_dead(count: int) -> int:
-    """How many jobs were settled for an owner that was declared dead, from a count less than 0."""
-    return -1 - count
 
 
 def _alive(roles: ColumnRoles, dialect: Dialect, owners: sa.Table, settled: sa.CTE | None) -> sa.CTE:

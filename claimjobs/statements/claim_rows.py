@@ -39,22 +39,17 @@ def record(claim_rows: ClaimRows, owners: sa.Table) -> sa.Insert:
     now_open = claim_rows.keys(claim_rows.overlap(FIRST, LAST)).subquery("claimjobs_open")
     taken = sa.exists().where(claim_rows.dialect.among_some([*now_open.c], "claimjobs_keys"))
     keys = claim_rows.dialect.json_of_keys(claim_rows.key, "claimjobs_json")
-    ends = (FIRST, LAST) if claim_rows.have_ranges else ()
-    row = _row(claim_rows, JOBS, keys, ends).where(alive(owners), ~taken)
+    row = _row(claim_rows, JOBS, keys, (FIRST, LAST)).where(alive(owners), ~taken)
     return _inserted(claim_rows, row).execution_options(preserve_rowcount=True)
 
 
 def record_found(claim_rows: ClaimRows, found: sa.FromClause) -> sa.Insert:
     """Insert a claim row of `me` with all jobs in `found`, which has the columns of the table, if there is one."""
     columns = [found.c[column.key] for column in claim_rows.key]
-    keys = claim_rows.dialect.json_of_rows(columns)
-    ends = (sa.func.min(columns[0]), sa.func.max(columns[0])) if claim_rows.have_ranges else ()
-    row = (
-        _row(claim_rows, sa.func.count(), keys, ends)
-        .select_from(found)
-        .having(sa.func.count() > sa.literal_column("0"))
-    )
-    return _inserted(claim_rows, row).returning(claim_rows.table.c.number)
+    ends = (sa.func.min(columns[0]), sa.func.max(columns[0]))
+    row = _row(claim_rows, sa.func.count(), claim_rows.dialect.json_of_rows(columns), ends).select_from(found)
+    some = row.having(sa.func.count() > sa.literal_column("0"))
+    return _inserted(claim_rows, some).returning(claim_rows.table.c.number)
 
 
 def settle_and_check(settle: sa.Delete | sa.Update, claim_rows: ClaimRows) -> sa.Select[int, int]:
@@ -73,15 +68,10 @@ def settle_and_check(settle: sa.Delete | sa.Update, claim_rows: ClaimRows) -> sa
         sa.select(end).where(new).correlate(None).scalar_subquery() for end in (table.c.first_key, table.c.last_key)
     ]
     others = claim_rows.keys(sa.and_(claim_rows.overlap(*ends), ~new))
-    taken = sa.exists().select_from(mine).where(_one_of(mine, others))
+    columns: tuple[Any, ...] = tuple(mine.c)
+    taken = sa.exists().select_from(mine).where((columns[0] if len(columns) == 1 else sa.tuple_(*columns)).in_(others))
     deleted = sa.delete(table).where(new, taken).returning(table.c.number).cte("claimjobs_deleted")
     return sa.select(sa.cast(checked, sa.Integer), _count(deleted))
-
-
-def _one_of(keys: sa.CTE, some: sa.Select[Any]) -> sa.ColumnElement[bool]:
-    """Whether a row of keys is one of these."""
-    columns: tuple[Any, ...] = tuple(keys.c)
-    return (columns[0] if len(columns) == 1 else sa.tuple_(*columns)).in_(some)
 
 
 def _count(rows: sa.CTE) -> sa.ScalarSelect[int]:
@@ -94,7 +84,7 @@ def _row(
     keys: sa.ColumnElement[Any],
     ends: Sequence[sa.ColumnElement[Any]],
 ) -> sa.Select[Any]:
-    claims = sa.literal(claim_rows.recorded_as, sa.String)
+    claims, ends = sa.literal(claim_rows.recorded_as, sa.String), ends if claim_rows.have_ranges else ()
     return sa.select(_ME, NUMBER, claims, jobs, keys, *ends, database_now())
 
 
@@ -162,7 +152,7 @@ def by_owner(claim_rows: ClaimRows) -> sa.Select[Any]:
 
 
 def how_many_jobs(claim_rows: ClaimRows) -> sa.Select[Any]:
-    """How many `jobs` are in claim rows, and the name of their state, as `count.by_state` has them."""
+    """How many `jobs` are in claim rows, and the name of their state, as `stored_jobs.by_state` has them."""
     jobs = sa.cast(sa.func.coalesce(sa.func.sum(claim_rows.table.c.jobs), 0), sa.BigInteger).label("jobs")
     columns: tuple[Any, ...] = (jobs, sa.literal(CLAIMED, sa.String).label("claimjobs_state"))
     return sa.select(*columns).where(claim_rows.ours)

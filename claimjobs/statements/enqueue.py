@@ -1,13 +1,14 @@
-"""Enqueue: insert jobs, and find, lock and change those that the table has already, by a unique key."""
+"""Enqueue: insert jobs, and change those that the table has already, by a unique key."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from typing import Any
 
 import sqlalchemy as sa
 
 from claimjobs.dialects import Dialect
+from claimjobs.job import values_of
 from claimjobs.table.columns import UNCLAIMED
 from claimjobs.table.job_state import Column
 from claimjobs.table.roles import ColumnRoles
@@ -19,22 +20,6 @@ def insert_rows(table: sa.Table) -> sa.Insert:
     It is inline: the new key of a single row is not read back.
     """
     return sa.insert(table).inline()
-
-
-def insert_new(roles: ColumnRoles, dialect: Dialect, unique: Sequence[Column]) -> sa.Insert:
-    """Insert jobs, but not those whose values of `unique` the table has; returns the keys of the inserted ones."""
-    return dialect.insert_unless_there(roles.table, unique).returning(*roles.key)
-
-
-def there(roles: ColumnRoles, dialect: Dialect, unique: Sequence[Column]) -> sa.Select[Any]:
-    """Which of the `values` of the columns `unique` this transaction sees in the table."""
-    return sa.select(*unique).select_from(roles.table).where(dialect.among(unique, "values"))
-
-
-def lock_there(roles: ColumnRoles, dialect: Dialect, unique: Sequence[Column]) -> sa.Select[Any]:
-    """Lock the jobs with one of the `values` of the columns `unique`: their keys, and then these columns."""
-    rows = sa.select(*roles.key, *unique).where(dialect.among(unique, "values"))
-    return rows.order_by(*roles.key).with_for_update(of=roles.table)
 
 
 def states(roles: ColumnRoles, dialect: Dialect, state: sa.ColumnElement[Any]) -> sa.Select[Any]:
@@ -87,8 +72,7 @@ def overwrite(roles: ColumnRoles, now: sa.ColumnElement[Any], names: Iterable[st
 
 def overwriting(key: Any, values: Iterable[Any]) -> dict[str, Any]:
     """The parameters of `overwrite`."""
-    parts = key if isinstance(key, tuple) else (key,)
-    by_key = {f"claimjobs_key_{number}": part for number, part in enumerate(parts)}
+    by_key = {f"claimjobs_key_{number}": part for number, part in enumerate(values_of(key))}
     return by_key | {f"claimjobs_new_{number}": value for number, value in enumerate(values)}
 
 

@@ -7,10 +7,10 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from claimjobs.statements import count, stored_jobs
+from claimjobs.statements import stored_jobs
 from claimjobs.statements.claim_rows import by_owner, how_many_jobs
-from claimjobs.statements.count import Predicates
 from claimjobs.statements.side_car import SideCarJoin, note, of_jobs, unclaimed, waiting
+from claimjobs.statements.stored_jobs import Predicates
 from claimjobs.table.backend import Backend
 from claimjobs.table.columns import CLAIMED, DEAD, DONE, STATES, UNCLAIMED
 from claimjobs.table.key_rows import KeyRows
@@ -69,10 +69,10 @@ class JobRows:
         return sa.case(*((self.in_state(state), sa.literal(state, sa.String)) for state in STATES))
 
     def counts(self, of_queue: Predicates) -> Sequence[sa.Select[Any]]:
-        """Statements that count the jobs of each state, as `count.by_state` does."""
+        """Statements that count the jobs of each state, as `stored_jobs.by_state` does."""
         if self._claim_rows is None:
-            return (count.by_state(self._roles, self._now, of_queue),)
-        return count.by_state(self._roles, self._now, of_queue, self._roles.free), how_many_jobs(self._claim_rows)
+            return (stored_jobs.by_state(self._roles, self._now, of_queue),)
+        return stored_jobs.by_state(self._roles, self._now, of_queue, self._roles.free), how_many_jobs(self._claim_rows)
 
     def up_to(self, state: str, order: Sequence[sa.ColumnElement[Any]]) -> sa.Select[Any]:
         """How many jobs are in this state, counted up to the parameter `claimjobs_limit`. `order`: the queue's."""
@@ -80,7 +80,7 @@ class JobRows:
             return how_many_jobs(self._claim_rows)
         if state not in self._roles.state.can:
             return sa.select(sa.literal(0))
-        return count.up_to(self._roles, state, self.order(order), *self.meeting(()))
+        return stored_jobs.up_to(self._roles, state, self.order(order), *self.meeting(()))
 
     def claimed_by_key(self, key_rows: KeyRows) -> sa.Select[Any]:
         """Those of the keys `per_keys` of which jobs are claimed, and how many. The key is as its key row has it: jobs
@@ -103,7 +103,7 @@ class JobRows:
     @property
     def by_owner(self) -> sa.Select[Any]:
         """One row for each owner that holds jobs: `owner_id`, `jobs`."""
-        return count.by_owner(self._roles) if self._claim_rows is None else by_owner(self._claim_rows)
+        return stored_jobs.by_owner(self._roles) if self._claim_rows is None else by_owner(self._claim_rows)
 
     def note(self) -> sa.Executable | None:
         """The statement that makes rows for the outcomes of jobs; None: each job has one."""
@@ -165,15 +165,18 @@ class JobRowsBesideSideCar(JobRows):
 
     def counts(self, of_queue: Predicates) -> Sequence[sa.Select[Any]]:
         is_other = ~self._roles.state.columns_say(UNCLAIMED)
-        others = count.by_state(self._roles, self._now, (), is_other, *self.meeting(()))
+        others = stored_jobs.by_state(self._roles, self._now, (), is_other, *self.meeting(()))
         return others, waiting(self._pair, of_queue), *map(how_many_jobs, filter(None, (self._claim_rows,)))
 
     def note(self) -> sa.Executable:
         return note(self._pair)
 
     def drop(self) -> sa.Update:
-        """The rows of the user's table stay: the side-car calls their jobs done."""
-        return stored_jobs.call_done(self._roles, self._dialect, self._now)
+        """The side-car calls their jobs done: without an entry there a row of the user's table would be a new job."""
+        roles = self._roles
+        values = {**roles.state.becomes(DONE), roles.need("owner_date", "dropping a dead job"): self._now}
+        update = sa.update(roles.table).values(values).where(roles.state.is_(DEAD))
+        return self._dialect.restrict_to_keys(update, roles.key, roles.key_index)
 
 
 def job_rows(backend: Backend, now: sa.ColumnElement[Any]) -> JobRows:

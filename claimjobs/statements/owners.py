@@ -1,4 +1,4 @@
-"""Owners: register, heartbeat, sleep, wake, declare dead, and find the jobs that they hold."""
+"""Owners: register, heartbeat, pause, sleep, wake, declare dead, and find the jobs that they hold."""
 
 from __future__ import annotations
 
@@ -15,11 +15,6 @@ from claimjobs.statements.find import LIMIT, Selection, counted
 from claimjobs.table.columns import CLAIMED
 from claimjobs.table.definitions import FIRST_OWNER
 from claimjobs.table.roles import ColumnRoles
-
-
-def register(owners: sa.Table) -> sa.Insert:
-    """Insert an owner (`host`, `pid`, `claims`, `lease`). The database gives it the next id, if it has none."""
-    return sa.insert(owners)
 
 
 def is_used(owners: sa.Table, dialect: Dialect, recorded: Sequence[sa.ColumnElement[bool]]) -> sa.Select[Any]:
@@ -43,11 +38,6 @@ def locked(owners: sa.Table) -> sa.Update:
     """Write which `session` has the session lock of `me`, and when its server started (`since`). NULL: it has none."""
     session, since = sa.bindparam("session", type_=sa.BigInteger), sa.bindparam("since", type_=Instant)
     return sa.update(owners).where(me(owners)).values(session=session, server_since=since)
-
-
-def leaves(owners: sa.Table, rows: int) -> sa.Update:
-    """Write how many rows `me` leaves, because no claim can take them."""
-    return sa.update(owners).where(me(owners)).values(unclaimable=rows)
 
 
 def expect(owners: sa.Table) -> sa.Update:
@@ -168,6 +158,21 @@ ME: Final = sa.bindparam("claimjobs_me", type_=sa.Integer)
 def me(owners: sa.Table) -> sa.ColumnElement[bool]:
     """The predicate of the row of the owner `me`."""
     return owners.c.id == ME
+
+
+# --- a row of the table of queues says that nobody claims from a table -------------------------------------
+
+
+def paused(queues: sa.Table, claims: str) -> sa.Select[Any]:
+    """Since when the queue is paused, why, and the database's time. No row: it is not paused."""
+    is_paused = sa.and_(queues.c.claims == claims, queues.c.paused.is_not(None))
+    return sa.select(queues.c.paused, queues.c.reason, database_now().label("now")).where(is_paused)
+
+
+def resumed(queues: sa.Table, claims: str) -> sa.ColumnElement[Any]:
+    """NULL while the queue is paused."""
+    is_paused = sa.exists().where(queues.c.claims == claims, queues.c.paused.is_not(None))
+    return sa.select(sa.literal(1)).where(~is_paused).scalar_subquery()
 
 
 # --- idle owners: they mark themselves as asleep, check for work now and then, and are woken ---------------

@@ -9,9 +9,9 @@ from typing import Any, Final, cast
 import sqlalchemy as sa
 
 from claimjobs.dialects import Dialect, Key
-from claimjobs.statements.count import Predicates, counts
 from claimjobs.statements.find import SUSPECT
 from claimjobs.statements.settle import values_by_key
+from claimjobs.statements.stored_jobs import Predicates, counts
 from claimjobs.table.claim_rows import ClaimRows
 from claimjobs.table.columns import DONE, UNCLAIMED
 from claimjobs.table.roles import ColumnRoles
@@ -80,7 +80,8 @@ def finish(pair: SideCarJoin) -> sa.Executable:
     # The state is assigned last: MySQL assigns in order, and later expressions would read the new state.
     values = {claims.need("owner_date", "finishing"): pair.now, **claims.state.becomes(DONE)}
     fresh = {**values, claims.need("run_at", "finishing"): pair.now}
-    rows = sa.select(*pair.source.key, *_literals(fresh)).where(pair.dialect.among(pair.source.key, "claimjobs_keys"))
+    given = [sa.literal(value, column.type) if isinstance(value, str) else value for column, value in fresh.items()]
+    rows = sa.select(*pair.source.key, *given).where(pair.dialect.among(pair.source.key, "claimjobs_keys"))
     columns = [*claims.key, *fresh]
     guard = claims.state.columns_say(UNCLAIMED)
     upsert = pair.dialect.upsert(claims.table, columns, rows.order_by(*pair.source.key), values=values, guard=guard)
@@ -106,8 +107,9 @@ def of_jobs(pair: SideCarJoin, where: Predicates) -> sa.ColumnElement[bool]:
 
 
 def waiting(pair: SideCarJoin, of_queue: Predicates) -> sa.Select[Any]:
-    """One row about the rows that are unclaimed: the columns of `count.counts`, and the name of the state. A failed job
-    waits by the side-car.
+    """One row about the unclaimed rows: the columns of `stored_jobs.counts`, and the name of the state.
+
+    A failed job waits by the side-car.
     """
     jobs, mine, ripe, oldest, now = counts(pair.source, pair.now, of_queue)
     run_at = pair.claims.need("run_at", "waiting for a retry")
@@ -131,7 +133,3 @@ def left_behind(pair: SideCarJoin) -> sa.Select[Any]:
     rows = sa.select(*pair.source.key, sa.func.coalesce(pair.in_claim(pair.attempts), 0))
     said = sa.case((pair.claims.state.columns_say(UNCLAIMED), 1), else_=0)
     return rows.where(mine, sa.func.coalesce(pair.in_claim(said), 1) == 1).order_by(*pair.source.key)
-
-
-def _literals(values: Mapping[sa.Column[Any], Any]) -> list[Any]:
-    return [sa.literal(value, column.type) if isinstance(value, str) else value for column, value in values.items()]

@@ -14,8 +14,8 @@ from claimjobs.claim.candidate_range import TRIES, Overfetch
 from claimjobs.claim.locking import FindThenLock
 from claimjobs.claim.strategy import ClaimRequest
 from claimjobs.dialects import Key
+from claimjobs.statements.claim import Parts, lock
 from claimjobs.statements.find import Selection, find
-from claimjobs.statements.lock import Parts, lock
 from claimjobs.table.definitions import article_table
 from claimjobs.table.roles import roles_of
 from tests.backends import Backend

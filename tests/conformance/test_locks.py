@@ -15,8 +15,8 @@ from claimjobs.claim.locking import FindAndLock
 from claimjobs.claim.strategy import ClaimRequest, ClaimStrategy
 from claimjobs.dialects.types import database_now
 from claimjobs.statements import owners, settle
+from claimjobs.statements.claim import Parts, lock, mark
 from claimjobs.statements.find import Selection, find, keyset_order_of
-from claimjobs.statements.lock import Parts, lock, mark
 from claimjobs.table.claim_index import claim_index
 from claimjobs.table.definitions import OWNER_TABLE, article_table, owner_table
 from claimjobs.table.roles import ColumnRoles, roles_of

@@ -15,7 +15,7 @@ TARGETS: Final[dict[str, tuple[str, str]]] = {
     "claim": (
         "claim/one_statement claim/record claim/candidates claim/candidate_range "
         "claim/locking table/acceptance batch/settle_and_claim lease/lease_hold "
-        "queue/consumer queue/batch_loop queue/row_isolation claim/row_reader statements/find statements/lock "
+        "queue/consumer queue/batch_loop queue/row_isolation claim/row_reader statements/find "
         "statements/claim",
         "unit/test_overfetch test_kinds test_claim test_contention test_turn test_cursor test_cut_claims "
         "test_transaction test_transaction_lost test_key_only test_pickup test_columns test_locks test_liveness "

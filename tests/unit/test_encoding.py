@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from claimjobs.dialects.mysql.dialect import MySQL
-from claimjobs.statements.lock import parts_of
+from claimjobs.statements.claim import parts_of
 from claimjobs.table.definitions import article_table
 from claimjobs.table.roles import roles_of
 
