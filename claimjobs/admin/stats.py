@@ -14,6 +14,7 @@ from claimjobs.database.clock import age_at, in_seconds
 from claimjobs.lease.registry import check_claims, dead_among, read_owners
 from claimjobs.statements import stored_jobs
 from claimjobs.statements.job_rows import JobRows, job_rows
+from claimjobs.statements.owners import claimed_by_nobody
 from claimjobs.table.backend import Backend
 from claimjobs.table.columns import CLAIMED, DEAD, DONE, STATES, UNCLAIMED
 from claimjobs.table.definitions import FIRST_OWNER
@@ -137,6 +138,10 @@ def read_stats(
     owners, held = owners_of(connection, backend, rows)
     asks_ownerless = jobs[CLAIMED] and roles.owner_id is not None
     paused, reason = read_pause(connection, backend)
+    ownerless = 0
+    if asks_ownerless:
+        count = sa.select(sa.func.count()).select_from(roles.table).where(claimed_by_nobody(roles))
+        ownerless = connection.execute(count).scalar_one()
     return Stats(
         unclaimed=mine,
         claimed=jobs[CLAIMED],
@@ -148,7 +153,7 @@ def read_stats(
         strangers={owner: jobs for owner, jobs in held.items() if owner < FIRST_OWNER},
         others=dict(others.most_common()),
         not_in_queue=jobs[UNCLAIMED] - mine,
-        ownerless=int(connection.execute(stored_jobs.ownerless(roles)).scalar_one()) if asks_ownerless else 0,
+        ownerless=ownerless,
         paused=paused,
         pause_reason=reason,
     )

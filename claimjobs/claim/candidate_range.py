@@ -31,16 +31,13 @@ class CandidateRange:
     """
 
     def __init__(self, report: Report) -> None:
-        self._overfetch = Overfetch()
-        self._report = report
+        self._overfetch, self._report = Overfetch(), report
         self._strategy: ClaimStrategy | None = None
         self._cursor: Cursor | Sweep = Cursor(None)
         self.since = 0.0
         """When the last request was made, by this machine's clock."""
-        self._began = 0.0
-        """When the first request of this search was made."""
-        self._from_head = False
-        """Whether that one began at the head."""
+        self._began, self._from_head = 0.0, False
+        """When the first request of this search was made, and whether it began at the head."""
         self._found = 0
         """How many candidates this search has met."""
         self._behind: ClaimRequest | None = None
@@ -59,7 +56,6 @@ class CandidateRange:
         return self._cursor if isinstance(self._cursor, Sweep) and self._cursor.is_over and not self._behind else None
 
     def next_request(self, size: int, strategy: ClaimStrategy) -> ClaimRequest:
-        """A request for `size` jobs."""
         self.sweep_to_begin(strategy)
         self.since = time.monotonic()
         behind, self._behind = self._behind, None
@@ -123,9 +119,8 @@ class Cursor:
     """
 
     def __init__(self, keyset_order: KeysetOrder | None) -> None:
-        self._keyset_order = keyset_order
+        self._keyset_order, self._head_at = keyset_order, 0.0
         self._place: After = None
-        self._head_at = 0.0
 
     def begin(self) -> After:
         """The place after which the next claim begins. None: at the head."""
@@ -143,7 +138,6 @@ class Cursor:
             self._place = request.after
 
     def restart_from_head(self) -> None:
-        """Begin the next claim at the head."""
         self._place = None
 
 
@@ -166,7 +160,6 @@ class Overfetch:
         self.factor = 1.0
 
     def limit(self, size: int) -> int:
-        """Candidates to read for a batch of `size`."""
         return max(size, round(size * self.factor))
 
     def learn(self, claimed: ClaimResult, size: int, limit: int) -> None:
@@ -210,7 +203,6 @@ class Sweep:
         """Whether the next claim begins a sweep."""
 
     def begin(self) -> After:
-        """The place after which the next claim begins. None: at the head."""
         return self._place
 
     def start(self, ends: Sequence[Sequence[Any]], size: int) -> None:
@@ -229,7 +221,6 @@ class Sweep:
         """Nothing: a sweep reaches jobs that are before the cursor anyway."""
 
     def learn(self, claimed: ClaimResult, request: ClaimRequest, _from_head: float | None) -> None:
-        """Learn from a claim, as `Cursor.learn`."""
         if claimed.jobs and claimed.suspects:
             return  # a claim of suspects leaves other jobs
         if claimed.jobs and (len(claimed.jobs) == request.size or claimed.found >= request.limit):

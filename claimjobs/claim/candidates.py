@@ -15,7 +15,7 @@ from claimjobs.database.transactions import lost_if_it_fails
 from claimjobs.dialects import Key
 from claimjobs.errors import KeyUnfit, Unreadable, key_unequal
 from claimjobs.job import Job, key_of
-from claimjobs.statements.find import KeysetOrder, Selection, find, how_many, keyset_order_of, last_candidate
+from claimjobs.statements.find import KeysetOrder, Selection, find, how_many, keyset_order_of
 from claimjobs.statements.settle import still_there
 from claimjobs.table.backend import Backend
 from claimjobs.table.roles import ColumnRoles
@@ -29,10 +29,7 @@ Statement = TypeVar("Statement")
 
 
 class CursorStatement(ABC, Generic[Statement]):
-    """A statement in two forms: from the head of a selection, and after a place in its order.
-
-    Each form is built when a request needs it first.
-    """
+    """A statement in two forms: from the head of a selection, and after a place in its order."""
 
     def __init__(self, backend: Backend, selection: Selection) -> None:
         self._backend, self._roles, self._selection = backend, backend.roles, selection
@@ -45,7 +42,7 @@ class CursorStatement(ABC, Generic[Statement]):
         """The statement over this selection."""
 
     def of(self, request: ClaimRequest) -> Statement:
-        """The form for this request."""
+        """The form for this request, which is built when it is needed first."""
         from_head = request.after is None or self.keyset_order is None
         if from_head not in self._built:
             after = None if from_head else self.keyset_order
@@ -77,7 +74,9 @@ class CandidateFinder(CursorStatement[sa.Select[Any]]):
         if order is None:
             return None
         given = {**request.find_parameters, "claimjobs_skipped": request.limit - 1}
-        row = connection.execute(last_candidate(self.of(request)), given).first()
+        rows, skipped = self.of(request).subquery("candidate"), sa.bindparam("claimjobs_skipped", type_=sa.Integer)
+        last = sa.select(rows).offset(skipped).limit(sa.literal_column("1"))
+        row = connection.execute(last, given).first()
         if row is None:
             return None
         places = self._backend.dialect.restrict_to_keys(sa.select(*order.columns), source.key, source.key_index)
@@ -89,8 +88,7 @@ class CandidateFinder(CursorStatement[sa.Select[Any]]):
         search = self.of(request)
         if search not in self._counts:
             self._counts[search] = how_many(search)
-        count: int = connection.execute(self._counts[search], request.find_parameters).scalar_one()
-        return count
+        return int(connection.execute(self._counts[search], request.find_parameters).scalar_one())
 
 
 class WrittenClaim(CursorStatement[CompiledStatement]):

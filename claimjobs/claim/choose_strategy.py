@@ -26,8 +26,8 @@ def strategy_for(
 ) -> ClaimStrategy:
     """`locking`: how jobs are found and locked; None: by row locks, together with the mark where the database can.
 
-    `lock_before_mark`: a claim by lease locks rows in a statement before the one that marks them. So it raises Unmarked
-    if the database swallows the mark. A statement that checks and marks at once cannot distinguish that from rows that
+    `lock_before_mark`: a claim by lease locks rows in a statement before the one that marks them. So it finds out if
+    the database swallows the mark. A statement that checks and marks at once cannot distinguish that from rows that
     others have claimed.
     """
     may_be_one = locking is None and not selection.reads_other_rows and backend.user_table is None

@@ -76,12 +76,14 @@ class KeyRowLocks(JobLocks):
         self._reader = RowReader(backend.roles, dialect, known)
         self._lock = CompiledStatement(lock(backend.roles, dialect, selection, self._reader.parts))
         columns = [*backend.source.key, *statements.key]
-        as_read = all(isinstance(column.type, AS_READ) and not isinstance(column.type, sa.Enum) for column in columns)
+        self._as_read = all(
+            isinstance(column.type, AS_READ) and not isinstance(column.type, sa.Enum) for column in columns
+        )
         wanted = "claimjobs_rows_wanted"
-        self._next = {after: Read(statements.next(after=after), as_read, wanted) for after in (False, True)}
-        self._count = Read(statements.claimed, as_read)
+        self._next = {after: CompiledStatement(statements.next(after=after), wanted) for after in (False, True)}
+        self._count = CompiledStatement(statements.claimed)
         jobs = statements.jobs() if self._lateral else statements.jobs_of_one()
-        self._jobs = Read(jobs, as_read and not keys.per_key.waits, "claimjobs_each")
+        self._jobs = CompiledStatement(jobs, "claimjobs_each")
         self._serve = CompiledStatement(statements.serve(moves=keys.per_key.fair))
         self._hold_back = statements.hold_back(LONGEST)
 
@@ -133,7 +135,7 @@ class KeyRowLocks(JobLocks):
         if not keys or limit is None:
             return
         self._sweep.held_back = []
-        claimed = _by_key(self._count.rows(connection, {"claimjobs_per_keys": keys}))
+        claimed = _by_key(self._rows(connection, self._count, {"claimjobs_per_keys": keys}))
         if free := [key for key in keys if claimed.get(key, 0) < limit]:
             connection.execute(self._statements.call, {"claimjobs_keys": free})
 
@@ -174,7 +176,7 @@ class KeyRowLocks(JobLocks):
         given: dict[str, Any] = {"claimjobs_rows_wanted": count}
         if after is not None:
             given |= {AT: after.next_at, **parts_of(after.key)}
-        rows = self._next[after is not None].rows(connection, given)
+        rows = self._rows(connection, self._next[after is not None], given)
         instants, weight = slice(width, width + 3), slice(width + 3, None)
         key_rows = [KeyRow(key_of(row[:width]), *map(_aware, row[instants]), *row[weight]) for row in rows]
         self._sweep.place = key_rows[-1] if key_rows else after
@@ -184,7 +186,7 @@ class KeyRowLocks(JobLocks):
         """Find the candidates of these key rows, as many of each as may be claimed."""
         limit, pace = self._per_key.limit, self._per_key.pace
         given = {"claimjobs_per_keys": [row.key for row in key_rows]}
-        claimed = {} if limit is None else _by_key(self._count.rows(connection, given))
+        claimed = {} if limit is None else _by_key(self._rows(connection, self._count, given))
         for row in key_rows:
             row.allowed = self._per_key.share(row.weight, size)
             if limit is not None:
@@ -212,12 +214,12 @@ class KeyRowLocks(JobLocks):
         most = {"claimjobs_each": max(each, *(row.allowed + one_more for row in key_rows))}
         if self._lateral:
             width = len(self._statements.key)
-            for found in self._jobs.rows(connection, {"claimjobs_per_keys": list(by_key), **most}):
+            for found in self._rows(connection, self._jobs, {"claimjobs_per_keys": list(by_key), **most}):
                 *job, due, ready, group_size = found[width:]
                 yield by_key[key_of(found[:width])], (key_of(job), due, ready, group_size)
             return
         for row in key_rows:
-            for *job, due, ready, group_size in self._jobs.rows(connection, {**parts_of(row.key), **most}):
+            for *job, due, ready, group_size in self._rows(connection, self._jobs, {**parts_of(row.key), **most}):
                 yield row, (key_of(job), due, ready, group_size)
 
     def _lock_jobs(
@@ -261,6 +263,11 @@ class KeyRowLocks(JobLocks):
         jobs = self._reader.jobs(chosen, marked)
         check_keys(self._roles, jobs)
         return jobs, suspects
+
+    def _rows(self, connection: sa.Connection, read: CompiledStatement, given: Mapping[str, Any]) -> Sequence[Any]:
+        if self._as_read and not (read is self._jobs and self._per_key.waits):  # then it reads an instant, too
+            return read.rows(connection, given)
+        return connection.execute(read.statement, given).all()
 
     # --- when the keys are next --------------------------------------------------------------------------
 
@@ -326,21 +333,6 @@ class KeyRowLocks(JobLocks):
         if ended:
             connection.execute(self._statements.end, {"claimjobs_keys": ended})
         return due.keys()
-
-
-class Read:
-    """A statement that is sent for each claim."""
-
-    def __init__(self, statement: Any, as_read: bool, constant: str = "") -> None:
-        """`as_read`: its values may be used as the driver reads them. `constant`: as of CompiledStatement."""
-        self.statement = statement
-        self._compiled = CompiledStatement(statement, constant) if as_read else None
-
-    def rows(self, connection: sa.Connection, given: Mapping[str, Any]) -> Sequence[Any]:
-        """All rows."""
-        if self._compiled is None:
-            return connection.execute(self.statement, given).all()
-        return self._compiled.rows(connection, given)
 
 
 def _aware(instant: datetime | None) -> Any:

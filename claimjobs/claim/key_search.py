@@ -166,7 +166,6 @@ class KeySearch:
                 return None
 
     def note_claim(self, *, jobs: bool) -> None:
-        """A claim got jobs, or none."""
         self._is_busy = jobs
         self._is_whole = self._is_whole and not jobs
 

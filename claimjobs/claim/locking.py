@@ -27,7 +27,7 @@ from claimjobs.database.compiled_statement import CompiledStatement
 from claimjobs.dialects import Key
 from claimjobs.job import key_of, with_claim
 from claimjobs.options import HOLDS, HoldKind
-from claimjobs.statements.claim import find_and_lock, last_of, lock, lock_first, still_ready
+from claimjobs.statements.claim import find_and_lock, last_of, lock, lock_first
 from claimjobs.statements.find import SIZE, KeysetOrder, Selection
 from claimjobs.statements.side_car import SideCarJoin, free
 from claimjobs.table.backend import Backend
@@ -183,7 +183,9 @@ class RecheckedLocks(JobLocks):
     def __init__(self, backend: Backend, selection: Selection, locks: JobLocks) -> None:
         self._locks = locks
         self.keyset_order, self.is_lazy = locks.keyset_order, locks.is_lazy
-        self._still_ready = still_ready(backend.source, backend.dialect, selection)
+        # As a statement of its own it sees what was committed in other tables before the locks were taken.
+        source, ready = backend.source, sa.select(*backend.source.key).where(selection.ready)
+        self._still_ready = backend.dialect.restrict_to_keys(ready, source.key, source.key_index)
 
     def lock(self, connection: sa.Connection, request: ClaimRequest, marked: Marked = AS_IT_IS) -> ClaimResult:
         locked = self._locks.lock(connection, request, marked)

@@ -35,10 +35,8 @@ class OneStatement(WrittenClaim, ClaimStrategy):
         """`settle`: a statement that settles the batch before, and runs first."""
         self.settled_columns = 1 if settle is None else 1 + len(backend.roles.key)
         """The leading columns, equal in every row: see `statements.claim.SETTLED`."""
-        known = list(record.values_of(0))
-        super().__init__(
-            backend, selection, RowReader(backend.roles, backend.dialect, known, before=self.settled_columns)
-        )
+        known, before = list(record.values_of(0)), self.settled_columns
+        super().__init__(backend, selection, RowReader(backend.roles, backend.dialect, known, before))
         self._record, self._now = record, now
         self._settled = None if settle is None else settle.cte("claimjobs_settled")
         self.needs_no_transaction = can_be_committed_unread(backend.roles)

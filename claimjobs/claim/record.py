@@ -13,7 +13,7 @@ import sqlalchemy as sa
 
 from claimjobs.claim.candidates import key_not_unique
 from claimjobs.claim.row_reader import AS_IT_IS
-from claimjobs.claim.strategy import ClaimRequest, ClaimResult, OwnerDead, Phase, Unmarked
+from claimjobs.claim.strategy import ClaimRequest, ClaimResult, OwnerDead, Phase
 from claimjobs.database.compiled_statement import CompiledStatement
 from claimjobs.dialects import Key
 from claimjobs.dialects.types import database_now, statement_now
@@ -132,13 +132,13 @@ class RecordInRows(ClaimRecord):
         return self._last[1]
 
     def record(self, connection: sa.Connection, owner: int, locked: ClaimResult, request: ClaimRequest) -> ClaimResult:
-        """Raises Unmarked where fewer rows were written than are locked."""
+        """Raises OwnerDead where fewer rows were written than are locked."""
         keys = [job.key for job in locked.jobs]
         marked = self._mark.count(connection, {"claimjobs_keys": keys, "claimjobs_me": owner})
         if marked > len(keys):
             raise key_not_unique(self._roles.name)
         if marked < len(keys):
-            raise Unmarked(marked, locked.jobs)
+            raise OwnerDead(marked, locked.jobs)
         return locked
 
     def phases(self, owner: int, keys: list[Key]) -> list[Phase]:

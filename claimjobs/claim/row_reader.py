@@ -28,19 +28,16 @@ class RowReader:
     """Makes jobs of the rows of a statement that returns `columns`. Other columns may stand before and after these."""
 
     def __init__(self, roles: ColumnRoles, dialect: Dialect, known: Sequence[str] = (), before: int = 0) -> None:
-        """`known`: names of columns that are not read: `jobs` is given their values.
-
-        `before`: how many columns of a row stand before `columns`.
+        """`known`: names of columns that are not read: `jobs` is given their values. `before`: how many columns stand
+        before `columns`.
         """
-        self._roles = roles
-        self._dialect = dialect
-        self._before = before
+        self._roles, self._dialect, self._before = roles, dialect, before
         columns = [column for column in roles.table.columns if column.name not in known]
         self.parts = parts_of(columns, dialect, roles)
+        self.knows_columns = False
+        """Whether `describe` was called."""
         self._places: Places = {}
         self._key: Callable[[Sequence[Any]], Any] = tuple
-        self._key_place = 0
-        """The place of the first column of the key."""
         self._marked: Marked = AS_IT_IS
         self._marked_places: Places = {}
 
@@ -49,13 +46,7 @@ class RowReader:
         """The columns to SELECT or to return."""
         return encoded(self.parts, self._dialect)
 
-    @property
-    def knows_columns(self) -> bool:
-        """Whether `describe` was called."""
-        return bool(self._places)
-
     def fetch(self, cursor: Any) -> Sequence[Any]:
-        """All rows of a driver's cursor, as the driver gives them."""
         return self._dialect.fetched(cursor)
 
     def jobs(self, rows: Sequence[Sequence[Any]], marked: Marked = AS_IT_IS) -> list[Job]:
@@ -86,7 +77,7 @@ class RowReader:
 
     def is_none(self, row: Sequence[Any]) -> bool:
         """Whether the row has no job: an outer join leaves the columns of the job NULL."""
-        return row[self._key_place] is None
+        return row[self._places[self._roles.key[0].name][0]] is None
 
     def has_suspects(self, rows: Iterable[Sequence[Any]]) -> bool:
         """Whether any row is a suspect. The first of joined columns is read without splitting the text."""
@@ -106,7 +97,7 @@ class RowReader:
 
     def describe(self, here: sa.Dialect, described: Sequence[Any]) -> None:
         """Learn how to convert the columns of a result, the first time."""
-        if self._places:
+        if self.knows_columns:
             return
         columns: dict[str, tuple[int, Convert]] = {column.name: (-1, None) for column in self._roles.table.columns}
         for place, column in enumerate(self.parts.plain, self._before):
@@ -116,9 +107,9 @@ class RowReader:
             make, convert = self._dialect.from_text(column), column.type.dialect_impl(here).result_processor
             if make is not None:
                 columns[column.name] = place, _splitter(number, make, convert(here, described[place][1]))
-        self._key = _key_reader([columns[column.name] for column in self._roles.key])
-        self._key_place = columns[self._roles.key[0].name][0]
-        self._places = columns
+        self._places, self.knows_columns = columns, True
+        readers = [_reader(*columns[column.name]) for column in self._roles.key]
+        self._key = readers[0] if len(readers) == 1 else lambda row: tuple(read(row) for read in readers)
 
 
 def _splitter(number: int, make: Callable[[str], Any], convert: Convert) -> Callable[[str], Any]:
@@ -140,11 +131,6 @@ def _always(value: Any) -> Callable[[Any], Any]:
     return lambda _: value
 
 
-def _key_reader(makers: list[tuple[int, Convert]]) -> Callable[[Sequence[Any]], Any]:
-    """What reads the key of a row: a value, or a tuple if the key has several columns."""
-    readers = [_reader(*maker) for maker in makers]
-    return readers[0] if len(readers) == 1 else lambda given: tuple(read(given) for read in readers)
-
-
 def _reader(place: int, make: Convert) -> Callable[[Sequence[Any]], Any]:
-    return itemgetter(place) if make is None else lambda given: make(given[place])
+    """What reads a value of a row."""
+    return itemgetter(place) if make is None else lambda row: make(row[place])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from itertools import chain
 from typing import Any
@@ -98,8 +98,7 @@ class Selector:
             raise
 
     def _reads(self, where: Where, *, ordered: bool = False) -> bool:
-        try:
+        with suppress(sa.exc.DBAPIError):
             self.trial(where, ordered=ordered)
-        except sa.exc.DBAPIError:
-            return False
-        return True
+            return True
+        return False

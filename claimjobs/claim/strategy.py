@@ -58,7 +58,7 @@ LATER: Final = ClaimResult([], 1, 0)
 
 
 class Phase(NamedTuple):
-    """A statement of a claim or a settle with its parameters, for `explain`."""
+    """A statement of a claim or a settle, for `explain`."""
 
     name: str
     statement: Any
@@ -66,16 +66,12 @@ class Phase(NamedTuple):
 
 
 class OwnerDead(Exception):
-    """The owner for which this was to be claimed was declared dead. Nothing was claimed."""
+    """Nothing was claimed: the owner was declared dead, or the database swallows the write."""
 
-
-class Unmarked(OwnerDead):
-    """Fewer jobs were marked than were locked: the owner is dead, or the database swallows the write."""
-
-    def __init__(self, marked: int, locked: Sequence[Job]) -> None:
+    def __init__(self, marked: int = 0, locked: Sequence[Job] = ()) -> None:
+        """`marked`: how many of the `locked` jobs were marked."""
         super().__init__(marked, len(locked))
-        self.marked, self.locked = marked, len(locked)
-        self.keys = tuple(job.key for job in locked)
+        self.counts, self.keys = (marked, len(locked)), tuple(job.key for job in locked)
 
 
 class ClaimStrategy(ABC):
@@ -94,10 +90,7 @@ class ClaimStrategy(ABC):
 
     @abstractmethod
     def claim(self, connection: sa.Connection, owner: int, request: ClaimRequest) -> ClaimResult:
-        """Claim for the owner of this id.
-
-        Raises OwnerDead or KeyUnfit: roll the transaction back then.
-        """
+        """Claim for the owner of this id. Raises OwnerDead or KeyUnfit: roll the transaction back then."""
 
     @abstractmethod
     def phases(self, owner: int, request: ClaimRequest, keys: list[Key]) -> list[Phase]:

@@ -14,7 +14,7 @@ import sqlalchemy as sa
 
 from claimjobs.batch.claim_plan import ClaimPlan
 from claimjobs.batch.hold import Following, Hold, HoldContext
-from claimjobs.claim.strategy import LATER, NOTHING, ClaimRequest, ClaimResult, OwnerDead, Unmarked
+from claimjobs.claim.strategy import LATER, NOTHING, ClaimRequest, ClaimResult, OwnerDead
 from claimjobs.database.connection import Connector
 from claimjobs.database.error_translation import reason
 from claimjobs.dialects import Key
@@ -28,7 +28,6 @@ from claimjobs.errors import (
     key_unequal,
 )
 from claimjobs.lease.held_batches import HeldBatch, HeldBatches
-from claimjobs.lease.key_calls import KeyCalls
 from claimjobs.lease.owner import Owner
 from claimjobs.lease.sleeper import IdleSleeper
 from claimjobs.log_events import HANDLER_HANGS, HOOK_FAILED, RELEASE_FAILED
@@ -72,7 +71,7 @@ class LeaseHold(Hold):
         self.owner = Owner(context, settler, self)
         self._connector, self._reaper = self.owner.connector, self.owner.reaper
         self._settling = LeaseSettler(self._connector, context.backend, settler, context.retry)
-        self._keys = KeyCalls(self._connector, context.backend)
+        self._keys = self._reaper.keys
         self.owner.start()
 
     # --- claiming --------------------------------------------------------------------------------------
@@ -150,9 +149,7 @@ class LeaseHold(Hold):
             except OwnerDead as dead:
                 self.owner.row.beat()
                 if self.owner.id == tried:  # the owner is alive
-                    short = dead if isinstance(dead, Unmarked) else Unmarked(0, ())
-                    counts = short.marked, short.locked
-                    raise WriteSwallowed(self._backend.roles.name, "the claim", counts, short.keys) from dead
+                    raise WriteSwallowed(self._backend.roles.name, "the claim", dead.counts, dead.keys) from dead
             except sa.exc.DBAPIError as error:
                 # What a claim writes may be refused; a `where` can end in some of these errors, too.
                 errors = self._backend.dialect.errors
@@ -377,7 +374,7 @@ class LeaseHold(Hold):
             self._may_hold_unowned = True
         for written in self._settling.write_again():
             written.count(self._report)
-            self._reaper.report_later(written)
+            self._reaper.unreported.append(written)
         if self._may_hold_unowned:
             self._release_unowned()
 

@@ -62,17 +62,14 @@ class Owner:
 
     @property
     def id(self) -> int:
-        """The id under which jobs are claimed now."""
         return self.row.id
 
     def start(self) -> None:
-        """Start the thread."""
         self._written_at = time.monotonic()
         self._next_beat = self._written_at + self._liveness.beat
         self._thread.start()
 
     def stop(self) -> None:
-        """End the thread, and wait for its end."""
         deadline = time.monotonic() + self._liveness.lease
         while self._thread.is_alive() and time.monotonic() < deadline:
             self.sleeper.stop()
@@ -99,7 +96,7 @@ class Owner:
         self.close()
 
     def close(self) -> None:
-        """Close the connection; the owner does not register on a new one."""
+        """The owner does not register on a new connection."""
         self.row.has_left = True
         self.connector.close()
 

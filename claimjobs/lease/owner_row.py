@@ -51,9 +51,7 @@ class OwnerRow:
     """
 
     def __init__(self, connector: OwnerConnector, backend: Backend, liveness: Liveness) -> None:
-        self.connector = connector
-        self.backend = backend
-        self._dialect = backend.dialect
+        self.connector, self.backend, self._dialect = connector, backend, backend.dialect
         self._table = table = backend.owners
         self._process = here = statements.this_process()
         self._row: dict[str, Any] = {
@@ -107,7 +105,6 @@ class OwnerRow:
         return self._leads_through == self.connector.lost
 
     def try_to_lead(self) -> None:
-        """Try to take the lock of the leader, where locks of sessions are seen by all."""
         if not self.leads and self.connector.locks_are_seen and self.connector.scalar(self._try_to_lead, patience=0):
             self._leads_through = self.connector.lost
 

@@ -21,10 +21,10 @@ from claimjobs.database.connection import Connector
 from claimjobs.database.error_translation import reason
 from claimjobs.database.transactions import savepoint
 from claimjobs.dialects import Key
+from claimjobs.dialects.types import database_now
 from claimjobs.errors import ClaimjobsError, StatementTimedOut
 from claimjobs.job import Job, claim_of, key_of, with_claim
 from claimjobs.key_text import key_in_message
-from claimjobs.lease.key_calls import KeyCalls
 from claimjobs.lease.owner_row import END_OF_SESSION
 from claimjobs.lease.registry import OwnerState, Watch, dead_among, left_by_failover, read_owners
 from claimjobs.log_events import JOB_STUCK, OWNER_DEAD, OWNER_ELSEWHERE, OWNER_STUCK
@@ -35,12 +35,15 @@ from claimjobs.settle.outcomes import Outcomes
 from claimjobs.settle.refusals import REFUSALS, SWALLOWED, WriteInHalves, is_of_a_row
 from claimjobs.settle.settler import Settler
 from claimjobs.statements import owners as statements
+from claimjobs.statements.key_rows import call
 from claimjobs.statements.settle import Failure, SettleGuard, release
 from claimjobs.table.backend import Backend
 from claimjobs.table.record_description import RecordDescription
 
 AT_ONCE: Final = 1_000
 """Jobs without an owner that one transaction releases."""
+PATIENCE: Final = 1.0
+"""Seconds for which a call of keys is tried again after a conflict with a claim of the same keys."""
 
 log = logging.getLogger("claimjobs.reaper")
 
@@ -54,8 +57,9 @@ class Reaper:
         """`failures` reports the jobs that failed because their owner died."""
         self._connector, self._backend, self._settler = connector, backend, settler
         self._retry, self._failures = retry, failures
-        self._unreported: deque[Outcomes] = deque()
-        self._keys = KeyCalls(connector, backend)
+        self.unreported: deque[Outcomes] = deque()
+        """The next `report` logs the failures of these."""
+        self.keys = KeyCalls(connector, backend)
         self._name = backend.source.name
         self._record = record_of(backend)
         table = outcome_table(backend, self._record)
@@ -81,7 +85,7 @@ class Reaper:
                 calm = self._connector.is_calm
                 owners = [seen for seen in read_owners(connection, backend) if self._sees_all(seen.records)]
                 if self._watched_through != self._connector.lost:
-                    self._watch.forget()
+                    self._watch.known.clear()  # while the server was away, no owner could write a heartbeat
                     self._watched_through = self._connector.lost
                 silences = self._watch.silences(owners, time.monotonic())
                 for seen in left_by_failover(owners, connection, backend, silences):
@@ -104,7 +108,7 @@ class Reaper:
         return jobs
 
     def reclaim_or_log(self, seen: OwnerState) -> int:
-        """Reclaim the jobs of a dead owner; return how many. If that fails for this owner, it is logged once."""
+        """As `reclaim`. If that fails for this owner, it is logged once."""
         with self._logged(seen.id):
             return self.reclaim(seen)
         return 0
@@ -216,9 +220,9 @@ class Reaper:
             with attempt as connection:
                 jobs, removed, failed = self._declare_dead(connection, owner, last_beat, why, charges=charges)
         if failed is not None:
-            self.report_later(failed)
+            self.unreported.append(failed)
         if jobs:
-            self._keys.call_all()
+            self.keys.call_all()
         if jobs or removed:
             fields = {"event": OWNER_DEAD, "queue": self._name, "owner": owner, "jobs": jobs}
             log.warning("owner %d is dead: %d %s reclaimed", owner, jobs, "job" if jobs == 1 else "jobs", extra=fields)
@@ -265,7 +269,7 @@ class Reaper:
             with attempt as connection:
                 stuck = self._write(connection, claimed.owner, outcomes)
         if outcomes.jobs and not stuck:
-            self.report_later(outcomes)
+            self.unreported.append(outcomes)
 
     def _write(self, connection: sa.Connection, owner: int, outcomes: Outcomes) -> int:
         """Reclaim jobs; return how many cannot be reclaimed, because the database refuses or swallows the write.
@@ -308,8 +312,7 @@ class Reaper:
         """The outcomes of a dead owner's jobs. If it held one job, that has failed; if several, all are suspects.
 
         `found`: their keys and attempts. `alone`: the owner held one job only; no other one was reclaimed before, or is
-        locked by another session.
-        Unless it `charges`, all jobs are released.
+        locked by another session. Unless it `charges`, all jobs are released.
         """
         roles = self._backend.roles
         if not (charges and roles.can_isolate):
@@ -327,16 +330,12 @@ class Reaper:
 
     # --- telling ---------------------------------------------------------------------------------------
 
-    def report_later(self, outcomes: Outcomes) -> None:
-        """Let the next `report` log the failures of these outcomes."""
-        self._unreported.append(outcomes)
-
     def report(self) -> None:
         """Log the jobs that failed because their owner died, and call the hooks. Not for the heartbeat's thread: a hook
         that takes long would cost this owner its lease.
         """
-        while self._unreported:
-            outcomes = self._unreported.popleft()
+        while self.unreported:
+            outcomes = self.unreported.popleft()
             outcomes.jobs = {key: self._job(key, claim_of(job)) for key, job in outcomes.jobs.items()}
             self._failures.report(outcomes)
 
@@ -352,3 +351,38 @@ class Reaper:
             if rows:
                 return with_claim(reader.jobs(rows[:1])[0], claim)
         return Job(key, {}, claim)
+
+
+class KeyCalls:
+    """After jobs were settled or given back, a key that a limit has held back is next at once; after an error it waits
+    for some seconds. Does nothing for a queue without `per_key`.
+    """
+
+    def __init__(self, connector: Connector, backend: Backend) -> None:
+        self._connector, self._key_rows = connector, backend.key_rows
+        if (rows := backend.key_rows) is not None:
+            calls = {which: call(rows, database_now(), given_back=which) for which in (False, True)}
+            self._call_all = calls[False]
+            self._calls = {which: backend.dialect.restrict_to_keys(one, rows.key, None) for which, one in calls.items()}
+
+    def call(self, jobs: Sequence[Job], *, given_back: bool) -> None:
+        """Jobs were settled, and their claims are committed as such: after a claim that has counted them. `given_back`:
+        some are unclaimed again.
+        """
+        rows = self._key_rows
+        if rows is None or not jobs or not (rows.limits or given_back):
+            return
+        names = [column.name for column in rows.of_jobs]
+        keys = dict.fromkeys(key_of([job[name] for name in names]) for job in jobs)
+        self._send(self._calls[given_back], {"claimjobs_keys": list(keys)})
+
+    def call_all(self) -> None:
+        """Jobs of any keys were given back."""
+        if self._key_rows is not None and self._key_rows.limits:
+            self._send(self._call_all, {})
+
+    def _send(self, statement: Any, given: dict[str, Any]) -> None:
+        with contextlib.suppress(sa.exc.SQLAlchemyError, ClaimjobsError):
+            for attempt in self._connector.attempts(PATIENCE, autocommit=True):
+                with attempt as connection:
+                    connection.execute(statement, given)

@@ -123,25 +123,22 @@ class Watch:
     """
 
     def __init__(self) -> None:
-        self._known: dict[int, _Heartbeat] = {}
-
-    def forget(self) -> None:
-        """Forget all heartbeats: while the server was away, no owner could write one."""
-        self._known.clear()
+        self.known: dict[int, _Heartbeat] = {}
+        """By the id of the owner."""
 
     def silences(self, owners: Sequence[OwnerState], at: float) -> dict[int, float]:
         """For how many seconds each owner has been silent; `at`: this machine's clock, in seconds."""
-        before, self._known = self._known, {}
+        before, self.known = self.known, {}
         for seen in owners:
             known = before.get(seen.id)
             if known is not None and known.beat == seen.beat:
-                self._known[seen.id] = replace(known, seen=at)
+                self.known[seen.id] = replace(known, seen=at)
                 continue
             silence = max(0.0, seen.silence)
             if known is not None and seen.beat > known.beat:
                 silence = min(silence, at - known.seen)
-            self._known[seen.id] = _Heartbeat(seen.beat, silence, since=at, seen=at)
-        return {id_: newest.silence + at - newest.since for id_, newest in self._known.items()}
+            self.known[seen.id] = _Heartbeat(seen.beat, silence, since=at, seen=at)
+        return {id_: newest.silence + at - newest.since for id_, newest in self.known.items()}
 
 
 def dead_among(

@@ -122,7 +122,6 @@ class IdleSleeper:
         return time.monotonic() - self._last_active < self._liveness.lease
 
     def note_held(self, *, may_sleep: bool) -> None:
-        """`may_sleep`: whether this owner holds no job."""
         self._busy = not may_sleep
         if self._busy and self._row.asleep:
             self._changed.set()
@@ -205,7 +204,12 @@ class IdleSleeper:
         """Wait until there is a reason to wake. Raises as SQLAlchemy does."""
         pause = min(condition.first, condition.every)
         due = time.monotonic() + pause
-        why = self._begin(idle.connection)
+        # Listen, and mark the owner asleep: from now on producers wake it.
+        listen = self._backend.dialect.sessions.listen(self._row.id)
+        if listen is not None and idle.connection.info.get(LISTENS_AS) != self._row.id:
+            idle.connection.execute(listen)
+            idle.connection.info[LISTENS_AS] = self._row.id
+        why = None if self._row.asleep else self._beat_asleep(idle.connection)
         # The first check is needed: rows that were committed before this owner was marked asleep did not wake it. If
         # only a claim finds them, the claim waits for the pause. Without it a slow claim would start another one at
         # once, each time that it takes so long that the owner is marked awake.
@@ -230,23 +234,14 @@ class IdleSleeper:
             why = why or self._check(idle.connection, condition, for_work=for_work, careful=careful)
         return why
 
-    def _begin(self, connection: sa.Connection) -> WakeReason | None:
-        """Listen, and mark the owner asleep: from now on producers wake it."""
-        listen = self._backend.dialect.sessions.listen(self._row.id)
-        if listen is not None and connection.info.get(LISTENS_AS) != self._row.id:
-            connection.execute(listen)
-            connection.info[LISTENS_AS] = self._row.id
-        return None if self._row.asleep else self._beat_asleep(connection)
-
     def _beat_asleep(self, connection: sa.Connection) -> WakeReason | None:
-        """Write a heartbeat of a sleeping owner."""
         self._beaten = time.monotonic()
         return None if self._row.mark_asleep(connection) else WakeReason.OWNER_DEAD
 
     def _check(
         self, connection: sa.Connection, condition: WakeCondition, *, for_work: bool, careful: bool
     ) -> WakeReason | None:
-        """Check for work, and with `careful` for owners that seem dead."""
+        """`careful`: check for owners that seem dead, too."""
         if for_work and condition.work is None:
             return WakeReason.WORK
         if condition.work is not self._work:

@@ -21,10 +21,10 @@ from claimjobs.statements.find import (
     SUSPECT,
     KeysetOrder,
     Selection,
+    find,
     group_size,
     in_order,
     keyset_order_of,
-    numbered,
     one_after_another,
     same_key,
 )
@@ -92,7 +92,10 @@ def find_and_lock(roles: ColumnRoles, dialect: Dialect, selection: Selection, re
 
     It returns the columns `read`, and at the end the number of each job among the `limit` candidates.
     """
-    candidate = numbered(roles, selection).subquery("candidate")
+    found = find(roles, selection).subquery("first")
+    keys = [found.c[column.key].label(KEY.format(i)) for i, column in enumerate(roles.key)]
+    place = sa.func.row_number().over().label(PLACE)
+    candidate = sa.select(*keys, found.c[SUSPECT], place).subquery("candidate")
     wanted = sa.select(*encoded(read, dialect, last=candidate.c[PLACE])).where(selection.ready)
     joined = candidate.join(roles.table, same_key(roles, candidate))
     return dialect.lock_in_order(wanted, joined, SIZE, roles.key_index)
@@ -117,13 +120,6 @@ def lock_those(roles: ColumnRoles, dialect: Dialect, predicates: Sequence[sa.Col
     """
     rows = dialect.restrict_to_keys(sa.select(*roles.key).where(*predicates), roles.key, roles.key_index)
     return rows.order_by(*roles.key).with_for_update(of=roles.table)
-
-
-def still_ready(roles: ColumnRoles, dialect: Dialect, selection: Selection) -> sa.Select[Any]:
-    """Those of `keys`, which this transaction has locked, that are still ready: sent as a statement of its own, it sees
-    what was committed in other tables before the locks were taken.
-    """
-    return dialect.restrict_to_keys(sa.select(*roles.key).where(selection.ready), roles.key, roles.key_index)
 
 
 def free_ones(rows: sa.Select[Any], roles: ColumnRoles) -> sa.Select[Any]:

@@ -183,19 +183,6 @@ def how_many(candidates: sa.Select[Any]) -> sa.Select[Any]:
     return sa.select(sa.func.count()).select_from(candidates.subquery("candidate"))
 
 
-def last_candidate(candidates: sa.Select[Any]) -> sa.Select[Any]:
-    """The row of a search before which it `skipped` so many; none if there are fewer."""
-    skipped = sa.bindparam("claimjobs_skipped", type_=sa.Integer)
-    return sa.select(candidates.subquery("candidate")).offset(skipped).limit(sa.literal_column("1"))
-
-
-def numbered(roles: ColumnRoles, selection: Selection) -> sa.Select[Any]:
-    """The rows of `find`, each with its number, under names that no table has."""
-    found = find(roles, selection).subquery("first")
-    keys = [found.c[column.key].label(KEY.format(i)) for i, column in enumerate(roles.key)]
-    return sa.select(*keys, found.c[SUSPECT], sa.func.row_number().over().label(PLACE))
-
-
 def same_key(roles: ColumnRoles, other: sa.FromClause) -> sa.ColumnElement[bool]:
     """The predicate of a row of the table and its candidate."""
     return sa.and_(*(column == other.c[KEY.format(i)] for i, column in enumerate(roles.key)))

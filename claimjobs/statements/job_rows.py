@@ -103,7 +103,11 @@ class JobRows:
     @property
     def by_owner(self) -> sa.Select[Any]:
         """One row for each owner that holds jobs: `owner_id`, `jobs`."""
-        return stored_jobs.by_owner(self._roles) if self._claim_rows is None else by_owner(self._claim_rows)
+        if self._claim_rows is not None:
+            return by_owner(self._claim_rows)
+        owner, jobs = self._roles.need("owner_id", "counting what owners hold"), sa.func.count().label("jobs")
+        columns: tuple[Any, ...] = (owner.label("owner_id"), jobs)
+        return sa.select(*columns).where(self._roles.state.is_(CLAIMED)).group_by(owner)
 
     def note(self) -> sa.Executable | None:
         """The statement that makes rows for the outcomes of jobs; None: each job has one."""

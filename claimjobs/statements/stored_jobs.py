@@ -12,8 +12,7 @@ import sqlalchemy as sa
 
 from claimjobs.dialects import Dialect
 from claimjobs.statements.find import LIMIT
-from claimjobs.statements.owners import claimed_by_nobody
-from claimjobs.table.columns import CLAIMED, DEAD, UNCLAIMED
+from claimjobs.table.columns import DEAD, UNCLAIMED
 from claimjobs.table.job_state import Column
 from claimjobs.table.predicates import column_of
 from claimjobs.table.roles import LONGEST_ERROR, TEXTS_IN_BYTES, ColumnRoles
@@ -62,18 +61,6 @@ def retries(roles: ColumnRoles, now: sa.ColumnElement[Any], *where: sa.ColumnEle
     due = sa.func.count(sa.case((roles.ripe(now), 1)))
     columns = (sa.func.count(waits).label("jobs"), sa.func.min(waits).label("next"), due.label("due"), now.label("now"))
     return sa.select(*columns).where(roles.state.is_(UNCLAIMED), sa.or_(sa.false(), *failed), *where)
-
-
-def by_owner(roles: ColumnRoles) -> sa.Select[Any]:
-    """One row for each owner whose jobs say that it holds them: `owner_id`, `jobs`."""
-    owner = roles.need("owner_id", "counting what owners hold")
-    columns: tuple[Any, ...] = (owner.label("owner_id"), sa.func.count().label("jobs"))
-    return sa.select(*columns).where(roles.state.is_(CLAIMED)).group_by(owner)
-
-
-def ownerless(roles: ColumnRoles) -> sa.Select[Any]:
-    """How many rows are claimed without an owner."""
-    return sa.select(sa.func.count()).select_from(roles.table).where(claimed_by_nobody(roles))
 
 
 def first_waiting(
