@@ -23,8 +23,8 @@ FOLDERS: Final = ("claimjobs", "dialects")
 SEAMS: Final = frozenset(
     {
         "claimjobs/options.py",
+        "claimjobs/batch/claim_plan.py",
         "claimjobs/batch/open_transaction.py",
-        "claimjobs/claim/choose_strategy.py",
         "claimjobs/claim/record.py",
         "claimjobs/lease/lease_hold.py",
         "claimjobs/lease/transaction_hold.py",

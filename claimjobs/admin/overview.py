@@ -165,9 +165,10 @@ class OverviewReader:
         self._backend, self._plans, self._now, self._limit = backend, plans, now, limit
         self._upper = {"claimjobs_limit": limit}
         self._rows = rows = job_rows(backend, now)
-        of_queue = plans.selector.lasting
+        of_queue = plans.lasting
         self._unclaimed = sa.and_(rows.unclaimed, *of_queue)
-        self._unclaimed_with_state, self._order_with_state = rows.unclaimed_among(of_queue), rows.order(plans.order)
+        self._order = order = plans.selection(None).order
+        self._unclaimed_with_state, self._order_with_state = rows.unclaimed_among(of_queue), rows.order(order)
 
     def backlog(
         self, connection: sa.Connection, owners: Sequence[OwnerStats] | None = None, paused: bool | None = None
@@ -176,7 +177,7 @@ class OverviewReader:
 
         With a side-car a dead job whose row was deleted is not counted, but read. Raises ClaimsDiffer.
         """
-        backend, rows, order, upper = self._backend, self._rows, self._plans.order, self._upper
+        backend, rows, order, upper = self._backend, self._rows, self._order, self._upper
         check_claims(connection, backend, only_reads=True)
         if owners is None:
             owners, _ = owners_of(connection, backend)

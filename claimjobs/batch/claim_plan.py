@@ -1,27 +1,30 @@
-"""ClaimPlans: how the jobs of one queue are claimed. A ClaimPlan is built once for each predicate."""
+"""ClaimPlans: which rows of a queue are claimed, and how. A ClaimPlan is built once for each predicate."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from itertools import chain
 from typing import Any, Final
 
 import sqlalchemy as sa
 
 from claimjobs.batch.settle_and_claim import SettleAndClaim
-from claimjobs.claim.choose_strategy import strategy_for
+from claimjobs.claim.batch_statement import batch_statement
 from claimjobs.claim.key_locking import KeyLocking
 from claimjobs.claim.key_search import KeySearch, KeySweep
-from claimjobs.claim.locking import Locking
+from claimjobs.claim.locking import JobLocks, Locking, RecheckedLocks, RowLocks, SideCarLocks, TwoPhases
+from claimjobs.claim.one_statement import OneStatement
 from claimjobs.claim.record import ClaimRecord
-from claimjobs.claim.selector import Selector
 from claimjobs.claim.strategy import ClaimStrategy
 from claimjobs.database.connect import connected
+from claimjobs.database.error_translation import predicate_errors
 from claimjobs.dialects import Key
 from claimjobs.dialects.types import database_now, statement_now
-from claimjobs.errors import KeyUnfit
+from claimjobs.errors import BadPredicate, KeyUnfit, UnfitTable
 from claimjobs.per_key import PerKey
 from claimjobs.settle.settler import Settler
 from claimjobs.settle.still_due import StillDueRows
@@ -31,7 +34,8 @@ from claimjobs.statements.key_rows import KeyStatements
 from claimjobs.statements.owners import work
 from claimjobs.table.backend import Backend
 from claimjobs.table.claim_index import indexes_of, missing_index, sweep_order
-from claimjobs.table.predicates import OrderBy, Where
+from claimjobs.table.predicates import OrderBy, Predicate, Where, order_of, predicates_of, read_other_rows
+from claimjobs.table.reflection import columns_in_database
 
 KEYED_SLEEP: Final = 60.0
 """With `per_key` an idle owner looks at the first jobs only. If their keys wait, only a claim finds others."""
@@ -105,7 +109,7 @@ class ClaimPlans:
         if last is None or last.where is not where:
             self._sweep = KeySweep()
         if last is None or last.changes or last.where is not where:
-            selection, changes = self.selector.selection(where), self.selector.changes(where)
+            selection, changes = self.selection(where), self._changes(where)
             ready = job_rows(self._backend, self._now).claimable(selection.ready)
             selection = replace(selection, ready=ready)
             strategy = self.strategy(selection, sweep=self._sweep)
@@ -124,7 +128,7 @@ class ClaimPlans:
     @property
     def key_statements(self) -> KeyStatements | None:
         """The statements about key rows, of the queue's own predicate; None: there is no `per_key`."""
-        return self._key_rows(self.selector.selection(None))
+        return self._key_rows(self.selection(None))
 
     def _key_rows(self, selection: Selection) -> KeyStatements | None:
         """The statements about key rows; None: there is no `per_key`."""
@@ -150,15 +154,32 @@ class ClaimPlans:
     def strategy(
         self, selection: Selection, *, sweep: KeySweep | None = None, lock_before_mark: bool = False
     ) -> ClaimStrategy:
-        """How jobs are claimed. `sweep`: with `per_key`, that of all claims with this predicate; None: it is for one
-        claim. `lock_before_mark`: see `strategy_for`.
+        """How jobs are claimed: by what the user chose, and by what the table and the database can do.
+
+        `sweep`: with `per_key`, that of all claims with this predicate; None: it is for one claim. `lock_before_mark`:
+        a claim by lease locks rows in a statement before the one that marks them. So it finds out if the database
+        swallows the mark. A statement that checks and marks at once cannot distinguish that from rows that others have
+        claimed.
         """
         locking, key_rows = self._locking, self._key_rows(selection)
         if key_rows is not None and self._per_key is not None:
             self._need_index(selection)
             locking = KeyLocking(self._per_key, key_rows, self._search, sweep or KeySweep(self._sweep.place))
-        by: dict[str, Any] = {"locking": locking, "lock_before_mark": lock_before_mark}
-        return strategy_for(self._backend, selection, self._record, self._now, **by)
+        backend, record = self._backend, self._record
+        may_be_one = locking is None and not selection.reads_other_rows and backend.user_table is None
+        if may_be_one and record.names_owner and backend.dialect.claims_in_one_statement and not lock_before_mark:
+            return OneStatement(backend, selection, record, self._now)
+        claim_rows = backend.roles.claim_rows
+        at_once = batch_statement(backend, selection, claim_rows) if may_be_one and claim_rows is not None else None
+        locking = locking or RowLocks()
+        locks: JobLocks
+        if backend.user_table is not None:
+            locks = SideCarLocks(backend, selection, self._now, locking)
+        else:
+            locks = locking.locks(backend, selection, known=list(record.values_of(0)))
+        if selection.reads_other_rows:
+            locks = RecheckedLocks(backend, selection, locks)
+        return TwoPhases(locks, record, at_once)
 
     def _need_index(self, selection: Selection) -> None:
         """Raises KeyUnfit, with the statement, if no index finds the jobs of a key in their order."""
@@ -175,23 +196,81 @@ class ClaimPlans:
             )
         self._has_index = True
 
+    # --- which rows ---------------------------------------------------------------------------------------
+
+    def selection(self, where: Where) -> Selection:
+        """The rows that are due and match both predicates, in order."""
+        # With a predicate the database may have a better index than that of this order.
+        source, dialect, predicates = self._backend.source, self._backend.dialect, self.predicates(where)
+        in_sweeps = bool(self._sweep_order) and self._where is None and where is None
+        order = self._sweep_order if in_sweeps else order_of(self._order_by, source, dialect.lexis)
+        # A row whose key cannot be read would stop each claim that finds it, and all rows beside it.
+        ready = sa.and_(source.due(self._now), *dialect.readable(source.key), *predicates)
+        return Selection(
+            ready,
+            order,
+            claim_rows=source.claim_rows,
+            in_sweeps=in_sweeps,
+            predicates=predicates,
+            reads_other_rows=read_other_rows(predicates, self._engine.dialect, dialect.lexis),
+        )
+
     @property
-    def selector(self) -> Selector:
-        """The rows that the queue's predicate and order select, but for those that this queue leaves."""
-        source = self._backend.source
+    def lasting(self) -> Sequence[Predicate]:
+        """The queue's predicate, over columns of the user's table, if each claim has the same: a function may select
+        other rows each time, so all rows count.
+        """
+        where, backend = self._where, self._backend
+        return () if callable(where) else predicates_of(where, backend.source, backend.dialect.lexis)
+
+    def predicates(self, where: Where) -> tuple[Predicate, ...]:
+        """Both predicates, and that of the rows that this Queue may still claim, over columns of the user's table."""
+        source, lexis = self._backend.source, self._backend.dialect.lexis
+        both = (predicates_of(one, source, lexis) for one in (self._where, where))
         claimable = sa.true() if self.still_due is None else self.still_due.claimable
         if self.left:
             claimable = sa.and_(claimable, all_but(source, "claimjobs_unclaimable", self.left))
-        return Selector(
-            self._engine,
-            self._backend.dialect,
-            source,
-            self._where,
-            self._order_by,
-            self._now,
-            claimable,
-            self._sweep_order,
-        )
+        return (*chain(*both), claimable)
+
+    def _changes(self, where: Where) -> bool:
+        """Whether a callable gives the predicate, so that it may differ from call to call."""
+        return callable(self._where) or callable(where)
+
+    def trial(self, where: Where, *, ordered: bool = False) -> None:
+        """Have the database read the predicate, and with `ordered` the order. Raises sqlalchemy.exc.DBAPIError."""
+        selection = self.selection(where)
+        order = selection.order if ordered else ()
+        with connected(self._engine) as connection:
+            connection.execute(sa.select(*self._backend.source.key).where(selection.ready).order_by(*order).limit(0))
+
+    @contextmanager
+    def understood(self, where: Where) -> Iterator[None]:
+        """Raises BadPredicate where the database does not understand one of them; UnfitTable for a column that the
+        table does not have any more. Without a predicate and an order it raises the error of the database.
+        """
+        source, dialect = self._backend.source, self._backend.dialect
+        try:
+            with predicate_errors(dialect, lambda: self._reads(where) and not self._reads(where, ordered=True)):
+                yield
+        except BadPredicate as bad:
+            with connected(self._engine) as connection:
+                there = columns_in_database(connection, source.table)
+            if missing := [name for name in source.columns if name not in there]:
+                raise UnfitTable(
+                    f"table {source.name!r} has no column {missing[0]!r} any more, which was there when this Queue "
+                    "was made: make a new Queue, which reads the table anew (a process that is replaced does that)"
+                ) from bad
+            is_any_order = isinstance(self._order_by, (list, tuple)) and not self._order_by
+            is_asked_for = self._where is not None or where is not None or not (self._order_by is None or is_any_order)
+            if not is_asked_for and bad.__cause__ is not None:
+                raise bad.__cause__ from None
+            raise
+
+    def _reads(self, where: Where, *, ordered: bool = False) -> bool:
+        with suppress(sa.exc.DBAPIError):
+            self.trial(where, ordered=ordered)
+            return True
+        return False
 
     @cached_property
     def _sweep_order(self) -> Sequence[sa.Column[Any]]:
@@ -201,14 +280,9 @@ class ClaimPlans:
         with connected(self._engine) as connection:
             return sweep_order(connection, self._backend.source)
 
-    @property
-    def order(self) -> Sequence[sa.ColumnElement[Any]]:
-        """The order of the queue. Raises BadPredicate."""
-        return self.selector.selection(None).order
-
     def work(self, where: Where) -> sa.ColumnElement[Any] | None:
         """A scalar that is NULL when no job is due. None if a callable gives the predicate."""
-        return None if self.selector.changes(where) else self.plan(where).work
+        return None if self._changes(where) else self.plan(where).work
 
     def leave(self, key: Key) -> None:
         """Claim this row no more, because no claim can take it."""

@@ -103,7 +103,7 @@ class Consumer:
             on_done,
             otherwise=self.access.default_finish if callable(on_done) else None,
             still_due=still_due,
-            ready=None if still_due is None else self.plans.selector.selection(None).ready,
+            ready=None if still_due is None else self.plans.selection(None).ready,
         )
 
     @cached_property
@@ -134,10 +134,10 @@ class Consumer:
         """
         from claimjobs.explain.plans import Subject  # noqa: PLC0415 - a claim needs none of it
 
-        backend, selector = self.access.must_claim(), self.plans.selector
+        backend, plans = self.access.must_claim(), self.plans
         try:
-            with selector.understood(None):
-                selector.trial(None, ordered=True)
+            with plans.understood(None):
+                plans.trial(None, ordered=True)
         except sa.exc.DBAPIError as error:
             if not backend.dialect.errors.refuses_account(error):
                 raise
@@ -157,7 +157,7 @@ class Consumer:
             return self.batch(NOTHING, following)
         if plans.still_due is not None:
             plans.still_due.check()
-        with plans.selector.understood(where):
+        with plans.understood(where):
             try:
                 with tracing.span("claim", backend.source.name):
                     try:
@@ -214,9 +214,9 @@ class Consumer:
 
     def retries(self, where: Where) -> Retries:
         """The matching jobs that wait for their next attempt. Raises BadPredicate."""
-        backend, now, selector = self.access.backend, self._settings.now, self.plans.selector
-        with selector.understood(where), self.access.connected_in_utc() as connection:
-            mine = job_rows(backend, now).meeting(selector.predicates(where))
+        backend, now, plans = self.access.backend, self._settings.now, self.plans
+        with plans.understood(where), self.access.connected_in_utc() as connection:
+            mine = job_rows(backend, now).meeting(plans.predicates(where))
             return read_retries(connection, backend.roles, now, mine)
 
     # --- claims in vain ----------------------------------------------------------------------------------

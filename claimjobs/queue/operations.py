@@ -90,7 +90,7 @@ class QueueOperations:
         each time; in the other states all jobs of the table count.
         """
         with self._reading() as connection:
-            of_queue = self._consumer.plans.selector.lasting
+            of_queue = self._consumer.plans.lasting
             return read_stats(connection, self._access.backend, of_queue, self._chosen.now)
 
     def backlog(self, limit: int = LIMIT) -> Backlog:
@@ -124,7 +124,7 @@ class QueueOperations:
     def _reading(self) -> Iterator[sa.Connection]:
         """A connection for counts. Raises TableMissing and BadPredicate for what they read in vain."""
         tables = self._access.backend.tables_in_use
-        understood = self._consumer.plans.selector.understood(None)
+        understood = self._consumer.plans.understood(None)
         with understood, tables.naming_what_is_missing(), self._access.connected_in_utc() as connection:
             yield connection
 

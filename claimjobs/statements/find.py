@@ -46,7 +46,7 @@ COMPARISONS: Final = (operators.eq, operators.lt, operators.le, operators.gt, op
 
 @dataclass(frozen=True)
 class Selection:
-    """What may be claimed, in which order, and after which place in the order. `claim.selector.Selector` makes it."""
+    """What may be claimed, in which order, and after which place in it. `batch.claim_plan.ClaimPlans` makes it."""
 
     ready: sa.ColumnElement[bool]
     order: Sequence[sa.ColumnElement[Any]]

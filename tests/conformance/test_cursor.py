@@ -210,7 +210,7 @@ def test_which_predicates_exclude_nulls(named: Callable[[Any], Any]) -> None:
 
 def names_in_order(backend: Backend, queue: Queue) -> list[str]:
     with backend.engine.connect() as connection:
-        order = queue._consumer.plans.selector.selection(None).order
+        order = queue._consumer.plans.selection(None).order
         return list(connection.scalars(sa.select(queue.table.c.d).order_by(*order)))
 
 
