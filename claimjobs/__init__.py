@@ -14,8 +14,7 @@ if TYPE_CHECKING:  # for type checkers: the same names as below
     from claimjobs.errors import ClaimjobsError as ClaimjobsError, Fail as Fail, RetryLater as RetryLater
     from claimjobs.instants import next_whole as next_whole
     from claimjobs.job import Done as Done, Job as Job
-    from claimjobs.options import Liveness as Liveness, Retry as Retry, SideCar as SideCar
-    from claimjobs.per_key import PerKey as PerKey
+    from claimjobs.options import Liveness as Liveness, PerKey as PerKey, Retry as Retry, SideCar as SideCar
     from claimjobs.queue.map_file import read_map as read_map
     from claimjobs.queue.queue import Queue as Queue
     from claimjobs.signals import stop_on_signals as stop_on_signals
@@ -34,8 +33,7 @@ _NAMES = {
     "errors": ("ClaimjobsError", "Fail", "RetryLater"),
     "instants": ("next_whole",),
     "job": ("Done", "Job"),
-    "options": ("Liveness", "Retry", "SideCar"),
-    "per_key": ("PerKey",),
+    "options": ("Liveness", "PerKey", "Retry", "SideCar"),
     "queue.map_file": ("read_map",),
     "queue.queue": ("Queue",),
     "signals": ("stop_on_signals",),

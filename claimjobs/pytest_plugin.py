@@ -32,8 +32,22 @@ def claimjobs_server() -> Iterator[str]:
 @pytest.fixture
 def claimjobs_database(claimjobs_server: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     """The URL of an empty database, for this test alone. CLAIMJOBS_URL has it, too, while the test runs."""
-    from claimjobs.testing.databases import new_database  # noqa: PLC0415 - as above
+    import sqlalchemy as sa  # noqa: PLC0415 - as above
 
-    with new_database(claimjobs_server, f"claimjobs_test_{secrets.token_hex(6)}") as url:
-        monkeypatch.setenv("CLAIMJOBS_URL", url)
-        yield url
+    from claimjobs.database.connect import connected, engine_of  # noqa: PLC0415
+    from claimjobs.dialects import dialect_named_by  # noqa: PLC0415
+
+    engine, name = engine_of(claimjobs_server), f"claimjobs_test_{secrets.token_hex(6)}"
+    admin = engine.execution_options(isolation_level="AUTOCOMMIT")
+    try:
+        with connected(admin) as connection:
+            connection.exec_driver_sql(f"CREATE DATABASE {engine.dialect.identifier_preparer.quote(name)}")
+        try:
+            url = sa.make_url(claimjobs_server).set(database=name).render_as_string(hide_password=False)
+            monkeypatch.setenv("CLAIMJOBS_URL", url)
+            yield url
+        finally:
+            with connected(admin) as connection:  # with the sessions in it
+                dialect_named_by(engine).sessions.drop_database(connection, name)
+    finally:
+        engine.dispose()

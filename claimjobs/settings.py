@@ -22,9 +22,9 @@ from claimjobs.options import (
     HoldKind,
     Kind,
     Liveness,
+    PerKey,
     Retry,
 )
-from claimjobs.per_key import PerKey
 from claimjobs.settle.failures import Hooks
 from claimjobs.settle.settler import OnDone
 from claimjobs.table.backend import Backend, inspect_table

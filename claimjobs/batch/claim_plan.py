@@ -25,7 +25,7 @@ from claimjobs.database.error_translation import predicate_errors
 from claimjobs.dialects import Key
 from claimjobs.dialects.types import database_now, statement_now
 from claimjobs.errors import BadPredicate, KeyUnfit, UnfitTable
-from claimjobs.per_key import PerKey
+from claimjobs.options import PerKey
 from claimjobs.settle.settler import Settler
 from claimjobs.settle.still_due import StillDueRows
 from claimjobs.statements.find import Selection, all_but

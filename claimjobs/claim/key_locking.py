@@ -25,7 +25,7 @@ from claimjobs.claim.strategy import LATER, NOTHING, ClaimRequest, ClaimResult, 
 from claimjobs.database.compiled_statement import CompiledStatement
 from claimjobs.dialects import Key
 from claimjobs.job import Job, key_of, values_of
-from claimjobs.per_key import PerKey, Rate
+from claimjobs.options import PerKey, Rate
 from claimjobs.statements.claim import lock
 from claimjobs.statements.find import Selection
 from claimjobs.statements.key_rows import AT, KeyStatements, parts_of

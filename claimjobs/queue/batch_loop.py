@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 import math
 import time
-from collections.abc import Generator, Iterator
+from collections.abc import Generator, Iterator, Sequence
 from typing import Any, Final, Literal
 
 import sqlalchemy as sa
 
 from claimjobs.batch.batch import Batch
 from claimjobs.batch.hold import Following
-from claimjobs.errors import BadArgument, BatchMisused, ReadOnly, ServerUnreachable, StatementTimedOut
+from claimjobs.database.error_translation import reason
+from claimjobs.errors import BadArgument, BatchMisused, OutcomeRefused, ReadOnly, ServerUnreachable, StatementTimedOut
+from claimjobs.job import Job
 from claimjobs.lease.sleeper import WakeCondition
+from claimjobs.log_events import JOBS_LOST, OUTCOME_REFUSED
 from claimjobs.options import Backoff
 from claimjobs.queue.consumer import Consumer
 from claimjobs.statements.owners import resumed
@@ -40,6 +44,11 @@ LONGEST_REST: Final = 5.0
 """The longest such pause in seconds."""
 LONGEST_WAIT: Final = 1.0
 """The longest time in seconds that a loop stays awake between two sleeps."""
+
+FRUITLESS: Final = 5
+"""Batches in a row without any job done or failed, after which draining ends."""
+
+log = logging.getLogger("claimjobs.consumer")
 
 
 class BatchLoop:
@@ -236,3 +245,25 @@ def check_size(size: Any) -> None:
     """Raise BadArgument for what is no number of jobs."""
     if not isinstance(size, int) or isinstance(size, bool) or size < 1:
         raise BadArgument(f"a batch of {size!r} jobs cannot be claimed: give a whole number from 1")
+
+
+# --- what is told of a batch -------------------------------------------------------------------------------------
+
+
+def fields_of(event: str, table: str, batch: Batch, error: BaseException) -> dict[str, object]:
+    """The fields of a record of the log about an error of a batch."""
+    return {"event": event, "queue": table, "jobs": len(batch), "error": f"{type(error).__name__}: {reason(error)}"}
+
+
+def log_refused(table: str, batch: Batch, error: OutcomeRefused) -> None:
+    """Log that outcomes were refused. Raises the error if the table may refuse the outcome of every job."""
+    if not (error.others or error.are_duplicates):
+        raise error
+    log.error("%s", error, extra=fields_of(OUTCOME_REFUSED, table, batch, error))
+
+
+def log_lost(table: str, jobs: Sequence[Job]) -> None:
+    """Log which jobs were lost, if any were."""
+    if jobs:
+        fields = {"event": JOBS_LOST, "queue": table, "keys": [job.key for job in jobs]}
+        log.warning("%d jobs were lost to another owner; their outcome was not written", len(jobs), extra=fields)

@@ -24,13 +24,12 @@ from claimjobs.batch.batch import Batch
 from claimjobs.batch.hold import Following
 from claimjobs.callables import COROUTINE, deferred, require_finished
 from claimjobs.claim.strategy import NOTHING, ClaimResult
-from claimjobs.database.error_translation import reason
 from claimjobs.errors import BadHandler, ClaimjobsError, NothingDone, OutcomeRefused, UnfitTable
 from claimjobs.job import Done, Job
 from claimjobs.key_text import text_of
-from claimjobs.log_events import HANDLER_FAILED, JOBS_LOST, LOOP_BLOCKED, OUTCOME_REFUSED
+from claimjobs.log_events import HANDLER_FAILED, LOOP_BLOCKED
 from claimjobs.options import Backoff
-from claimjobs.queue.batch_loop import BatchLoop, Drain
+from claimjobs.queue.batch_loop import FRUITLESS, BatchLoop, Drain, fields_of, log, log_lost, log_refused
 from claimjobs.queue.consumer import Consumer
 from claimjobs.signals import Cancelled
 from claimjobs.table.predicates import Where
@@ -41,8 +40,6 @@ CHECK: Final = 1.0
 """The longest pause in seconds between two looks at which jobs are still held."""
 FIRST_PAUSE: Final = 0.02
 """Seconds until the next claim after an empty one, while jobs are in hand; doubled for each further one."""
-FRUITLESS: Final = 5
-"""Groups in a row without any job done or failed, after which draining ends."""
 
 WATCH_EVERY: Final = 0.5
 """Seconds between two looks at whether the event loop runs."""
@@ -51,7 +48,6 @@ BLOCKED: Final = 0.5
 END: Final = 5.0
 """Seconds for the tasks of an event loop to end when they are cancelled."""
 
-log = logging.getLogger("claimjobs.consumer")
 executor_log = logging.getLogger("claimjobs.executors")
 
 
@@ -102,6 +98,7 @@ class JobPool(BatchLoop):
         """`count`: how many jobs are handled at once. The others are those of BatchLoop. Raises BadHandler."""
         super().__init__(consumer, size, where, drain=drain, poll=poll, idle=idle)
         self._hold, self._observer = consumer.hold, observer
+        self._table = consumer.access.backend.source.name
         self._most = 2 * count + size
         self._size = max(size, count // 2)
         """How many are claimed at once, when there is room for them, and how many outcomes are worth a settle."""
@@ -278,17 +275,11 @@ class JobPool(BatchLoop):
                 with batch:
                     unfit = self._decide(batch, [item for item in items if item.job.key in held])
             except OutcomeRefused as error:
-                if not (error.others or error.are_duplicates):  # the table may refuse the outcome of every job
-                    raise
-                log.error("%s", error, extra=self._fields(OUTCOME_REFUSED, batch, error))  # noqa: TRY400 - it says all
+                log_refused(self._table, batch, error)
             self._note_fruitless(batch, unfit)
             lost.extend(batch.lost)
             self._observer.settled(batch)
-        if lost:
-            fields = {"event": JOBS_LOST, "queue": self._consumer.access.backend.source.name}
-            keys = [job.key for job in lost]
-            words = "%d jobs were lost to another owner; their outcome was not written"
-            log.warning(words, len(lost), extra={**fields, "keys": keys})
+        log_lost(self._table, lost)
 
     def _decide(self, batch: Batch, items: Iterable[PooledJob]) -> UnfitTable | None:
         """Give each job its outcome. One whose handler this pool has interrupted gets none, and is released; so is one
@@ -318,14 +309,10 @@ class JobPool(BatchLoop):
         self._fruitless = self._fruitless + 1 if unfit and not (batch.outcomes.done or batch.outcomes.failed) else 0
         if unfit is None:
             return
-        log.error("%s", unfit, extra=self._fields(HANDLER_FAILED, batch, unfit))
+        log.error("%s", unfit, extra=fields_of(HANDLER_FAILED, self._table, batch, unfit))
         self._pause_claims()
         if self._fruitless >= FRUITLESS and (self._drain or self._control.draining):
-            raise NothingDone(f"no job of {FRUITLESS} groups in a row was done, because of this: {unfit}") from unfit
-
-    def _fields(self, event: str, batch: Batch, error: BaseException) -> dict[str, object]:
-        cause = f"{type(error).__name__}: {reason(error)}"
-        return {"event": event, "queue": self._consumer.access.backend.source.name, "jobs": len(batch), "error": cause}
+            raise NothingDone(f"no job of {FRUITLESS} batches in a row was done, because of this: {unfit}") from unfit
 
 
 # --- executors ---------------------------------------------------------------------------------------------------

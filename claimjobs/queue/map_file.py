@@ -15,8 +15,7 @@ import sqlalchemy as sa
 
 from claimjobs.errors import FOLDER_GONE, BadMap, ClaimjobsError, ReferenceNotFound
 from claimjobs.log_records import enable_loggers
-from claimjobs.options import Retry
-from claimjobs.per_key import PerKey
+from claimjobs.options import PerKey, Retry
 from claimjobs.queue.queue import Queue
 from claimjobs.table.columns import STATES, Columns
 from claimjobs.table.definitions import DEFAULT_TABLE

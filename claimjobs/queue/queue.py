@@ -24,8 +24,7 @@ from claimjobs.enqueue.recurring import OnTick, RecurringRows, Schedule
 from claimjobs.enqueue.unique_key import OnDuplicate
 from claimjobs.errors import BadArgument
 from claimjobs.job import Job
-from claimjobs.options import INSTEAD, ClaimsKind, HoldKind, Liveness, Retry, SideCar
-from claimjobs.per_key import PerKey
+from claimjobs.options import INSTEAD, ClaimsKind, HoldKind, Liveness, PerKey, Retry, SideCar
 from claimjobs.queue.access import Access
 from claimjobs.queue.batch_loop import BatchLoop, Drain, check_size
 from claimjobs.queue.consumer import Consumer

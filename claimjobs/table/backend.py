@@ -20,7 +20,7 @@ from claimjobs.errors import (
     claims_missing,
     not_consumer,
 )
-from claimjobs.per_key import PerKey
+from claimjobs.options import PerKey
 from claimjobs.table import acceptance
 from claimjobs.table.claim_rows import ClaimRows
 from claimjobs.table.columns import Columns

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 
 from claimjobs.batch.batch import Batch
-from claimjobs.database.error_translation import passes, reason
+from claimjobs.database.error_translation import passes
 from claimjobs.errors import (
     BatchRolledBack,
     NoOpenTransaction,
@@ -16,10 +16,10 @@ from claimjobs.errors import (
     Unreadable,
 )
 from claimjobs.key_text import text_of
-from claimjobs.log_events import BATCH_ROLLED_BACK, HANDLER_FAILED, JOBS_LOST, OUTCOME_REFUSED
+from claimjobs.log_events import BATCH_ROLLED_BACK, HANDLER_FAILED
 from claimjobs.log_records import log_safely
 from claimjobs.options import Backoff
-from claimjobs.queue.batch_loop import Drain
+from claimjobs.queue.batch_loop import FRUITLESS, Drain, fields_of, log, log_lost, log_refused
 from claimjobs.queue.job_pool import PoolObserver
 from claimjobs.queue.queue import Queue
 from claimjobs.signals import Cancelled
@@ -29,8 +29,6 @@ from claimjobs.workers.handlers import Handler
 FIRST_PAUSE = 0.1
 LONGEST_PAUSE = 5.0
 """Seconds a consumer waits after a batch of which it released jobs undecided; doubled for each further one."""
-FRUITLESS = 5
-"""Batches in a row without any job done or failed, after which draining ends."""
 
 LIMITED = 1.0
 """Seconds for which an open transaction held a batch before its connection was lost. If that happens again and again,
@@ -38,8 +36,6 @@ the server has a time limit, or a proxy before it. These limits are rarely short
 
 LASTING = (BatchRolledBack, Unreadable)
 """Errors that each further try meets again, because the row stays as it is."""
-
-log = logging.getLogger("claimjobs.consumer")
 
 
 class BatchObserver(PoolObserver):
@@ -98,12 +94,11 @@ def _settled(queue: Queue, batch: Batch, handler: Handler, observer: BatchObserv
     try:
         raised = _handled(queue, batch, handler, observer)
     except (BatchRolledBack, NoOpenTransaction) as error:
-        log.warning("%d jobs: %s", len(batch), error, extra=_fields(BATCH_ROLLED_BACK, queue, batch, error))
+        fields = fields_of(BATCH_ROLLED_BACK, queue.table.fullname, batch, error)
+        log.warning("%d jobs: %s", len(batch), error, extra=fields)
         return None if isinstance(error, BatchRolledBack) and error.isolates else error
     except OutcomeRefused as error:
-        if not (error.others or error.are_duplicates):  # the table may refuse the outcome of every job
-            raise
-        log.error("%s", error, extra=_fields(OUTCOME_REFUSED, queue, batch, error))  # noqa: TRY400 - it says all
+        log_refused(queue.table.fullname, batch, error)
         return None
     return raised if batch.outcomes.released else None
 
@@ -120,12 +115,13 @@ def _is_fruitless(queue: Queue, batch: Batch, failure: BaseException) -> bool:
 def _handled(queue: Queue, batch: Batch, handler: Handler, observer: BatchObserver) -> BaseException | None:
     """Handle and settle a batch; return what the handler raised."""
     raised: BaseException | None = None
+    table = queue.table.fullname
     with batch:
         observer.begun(batch)
         try:
             handler.handle(batch)
         except (NothingDecided, UnfitTable) as error:  # the handler decided nothing, or the table stores no failure
-            raised, fields = error, _fields(HANDLER_FAILED, queue, batch, error)
+            raised, fields = error, fields_of(HANDLER_FAILED, table, batch, error)
             log_safely(log, logging.ERROR, "%s", text_of(error), fields=fields, raised=error.__context__)
         except (BatchRolledBack, NoOpenTransaction, Cancelled):
             raise
@@ -134,19 +130,12 @@ def _handled(queue: Queue, batch: Batch, handler: Handler, observer: BatchObserv
             batch.blame(error)
             # Otherwise its job is reported after the settle. A user's class may have an equality of its own.
             if not any(error is failure.raised for failure in batch.outcomes.failed.values()):
-                fields = _fields(HANDLER_FAILED, queue, batch, error)
+                fields = fields_of(HANDLER_FAILED, table, batch, error)
                 words = "the handler failed with %d of %d jobs undecided: %s"
                 log_safely(
                     log, logging.ERROR, words, undecided, len(batch), fields["error"], fields=fields, raised=error
                 )
         finally:
             observer.ended()
-    if batch.lost:
-        fields = {"event": JOBS_LOST, "queue": queue.table.fullname, "keys": [job.key for job in batch.lost]}
-        log.warning("%d jobs were lost to another owner; their outcome was not written", len(batch.lost), extra=fields)
+    log_lost(table, batch.lost)
     return raised
-
-
-def _fields(event: str, queue: Queue, batch: Batch, error: BaseException) -> dict[str, object]:
-    cause = f"{type(error).__name__}: {reason(error)}"
-    return {"event": event, "queue": queue.table.fullname, "jobs": len(batch), "error": cause}

@@ -10,7 +10,7 @@ import pytest
 import sqlalchemy as sa
 
 from claimjobs.cli import exits
-from claimjobs.workers.consumer import FRUITLESS
+from claimjobs.queue.batch_loop import FRUITLESS
 from claimjobs.workers.process_slot import STRIKES
 from tests.backends import Backend
 from tests.cli.command import claimjobs
