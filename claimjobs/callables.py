@@ -46,6 +46,16 @@ def deferred(function: Any) -> str | None:
     return next((kind for kind, fits in KINDS.items() if fits(function) or fits(called)), None)
 
 
+def checked_kind(function: Any, what: str) -> str | None:
+    """COROUTINE for an async function, None for a plain one. Raises BadHandler for everything else."""
+    if not callable(function):
+        raise BadHandler(f"{what} is no function but {type(function).__name__}: name a function")
+    kind = deferred(function)
+    if kind not in (None, COROUTINE):
+        raise BadHandler(f"{what} is {kind}, and calling it runs nothing: name a plain function or an `async def`")
+    return kind
+
+
 def unfinished(result: Any) -> str | None:
     """The kind of a result that is unfinished work, such as `a coroutine`; None for everything else.
 

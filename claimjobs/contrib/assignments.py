@@ -113,7 +113,12 @@ class Assignments:
         self._checked(values.get(self._column.name))
         key = sa.and_(*(column == values.get(column.name) for column in self._table.primary_key))
         taken = sa.select(self._table).where(sa.or_(self._column == values[self._column.name], key))
-        return self._settled(lambda connection: self._insert(connection, values), taken, {})
+
+        def insert(connection: sa.Connection) -> Assignment:
+            connection.execute(sa.insert(self._table).values(values))
+            return Assignment("assigned", dict(values))
+
+        return self._settled(insert, taken, {})
 
     def close(self) -> None:
         """Close the connection. Assigned rows stay assigned. The object can be used again."""
@@ -141,10 +146,6 @@ class Assignments:
         if mine := first_row(connection, self._mine, given):
             return Assignment("already assigned", mine)
         return Assignment("busy" if connection.scalar(self._any_free) else "nothing free")
-
-    def _insert(self, connection: sa.Connection, values: Mapping[str, Any]) -> Assignment:
-        connection.execute(sa.insert(self._table).values(values))
-        return Assignment("assigned", dict(values))
 
     def _settled(
         self, work: Callable[[sa.Connection], Assignment], taken: sa.Select[Any], given: Mapping[str, Any]

@@ -22,7 +22,7 @@ import sqlalchemy as sa
 
 from claimjobs.batch.batch import Batch
 from claimjobs.batch.hold import Following
-from claimjobs.callables import COROUTINE, deferred, require_finished
+from claimjobs.callables import checked_kind, require_finished
 from claimjobs.claim.strategy import NOTHING, ClaimResult
 from claimjobs.errors import BadHandler, ClaimjobsError, NothingDone, OutcomeRefused, UnfitTable
 from claimjobs.job import Done, Job
@@ -463,11 +463,6 @@ def executor_of(function: Any, count: int, pool: JobPool) -> Threads | EventLoop
             f"{name} would be handled in the thread of a running event loop, which it blocks: "
             "`await asyncio.to_thread(queue.work, ...)`, or loop over `queue.abatches()`"
         )
-    if not callable(function):
-        raise BadHandler(f"the handler is no function but {type(function).__name__}: give a function of a job")
-    kind = deferred(function)
-    if kind is None:
+    if checked_kind(function, f"handler {name!r}") is None:
         return Threads(function, name, count, pool)
-    if kind == COROUTINE:
-        return EventLoop(function, name, count, pool)
-    raise BadHandler(f"{name} is {kind}, of which a call runs nothing: give a plain function or an `async def`")
+    return EventLoop(function, name, count, pool)

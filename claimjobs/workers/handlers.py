@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any, Final, Literal
 
 from claimjobs.batch.batch import Batch
-from claimjobs.callables import COROUTINE, deferred, require_finished
+from claimjobs.callables import checked_kind, deferred, require_finished
 from claimjobs.database.error_translation import reason
 from claimjobs.errors import BadHandler, NothingDecided
 from claimjobs.job import Done, Job
@@ -78,11 +78,8 @@ def handler_of(
     if it is an `async def`, it is called for many jobs at once. Raises BadHandler where the parameters do not fit,
     there is no transaction, a call would run nothing (generators), or it is no function.
     """
-    what, kind = f"handler {name!r}", deferred(function)
-    if not callable(function):
-        raise BadHandler(f"{what} is no function but {type(function).__name__}: name a function")
-    if kind not in (None, COROUTINE):
-        raise BadHandler(f"{what} is {kind}, and calling it runs nothing: name a plain function or an `async def`")
+    what = f"handler {name!r}"
+    kind = checked_kind(function, what)
     # A decorated function is called as its wrapper is, and may show only its own parameters as it was written.
     written, called = _signature(function, what), _signature(function, what, follow_wrapped=False)
     per = per or _per_of(written, what)

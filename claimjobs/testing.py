@@ -1,4 +1,8 @@
-"""`run`: works off what is due in this process, as the command does, and returns what became of each job."""
+"""For tests of one's own handlers: `run` works off what is due in the test's own process, as the command does, and
+returns what became of each job.
+
+pytest finds the fixture `claimjobs_database` by itself: see `claimjobs.pytest_plugin`.
+"""
 
 from __future__ import annotations
 
@@ -101,10 +105,6 @@ def run(
         if chosen.also_writes:
             given["side_car"] = SideCar(chosen.also_writes, chosen.side_car)
         queue = Queue(bind, **given, **vars(chosen.hooks))
-    return _worked(queue, handler, name, size)
-
-
-def _worked(queue: Queue, handler: Callable[..., Any], name: str, size: int) -> list[JobResult]:
     in_transaction = not queue.settings.by_lease
     handler_of(handler, name, in_transaction=in_transaction)  # the signature of what is called below fits every call
     ends: list[BaseException] = []
