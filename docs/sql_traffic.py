@@ -273,7 +273,10 @@ def _live(queue: Queue) -> None:
     sleeper = hand.owner.sleeper
 
     with hand._connector.idle() as idle:
-        sleeper._begin(idle.connection)
+        listen = hand._backend.dialect.sessions.listen(hand.owner.id)
+        if listen is not None:
+            idle.connection.execute(listen)
+        sleeper._beat_asleep(idle.connection)
         for careful in (False, True):
             sleeper._check(idle.connection, condition, for_work=True, careful=careful)
         idle.wait(0.01)
