@@ -31,6 +31,7 @@ from claimjobs.table.backend import Backend, inspect_table
 from claimjobs.table.columns import Columns
 from claimjobs.table.predicates import OrderBy, Where
 from claimjobs.table.reflection import TableLike, map_of
+from claimjobs.table.roles import REQUIRED
 
 GIVEN: Final[dict[str, tuple[type[Any] | tuple[type[Any], ...], str]]] = {
     "locking": (Locking, "a Locking, such as AdvisoryLocks()"),
@@ -40,10 +41,8 @@ GIVEN: Final[dict[str, tuple[type[Any] | tuple[type[Any], ...], str]]] = {
 """What is given for an option, and an example."""
 NOT_FOR: Final[dict[tuple[Kind, str], tuple[str, str]]] = {
     ("side-car", "locking"): ("is not for a side-car, whose claims lock the rows of its table", "leave it out"),
-    ("side-car", f"on_done={LEAVE!r}"): (
-        "is not for a side-car, which knows by its key what is done",
-        "leave it out",
-    ),
+    ("side-car", f"on_done={LEAVE!r}"): ("is not for a side-car, which knows by its key what is done", "leave it out"),
+    ("side-car", "on_duplicate"): ("cannot see states that are kept in a side-car", "leave out rows by 'skip'"),
     ("transaction", "per_key"): (
         "needs hold='lease'",
         "what an open transaction has claimed is seen by nobody, and not counted",
@@ -55,6 +54,8 @@ NOT_FOR: Final[dict[tuple[Kind, str], tuple[str, str]]] = {
     ),
 }
 """The options and methods that a kind of queue does not have: why, and what to do."""
+NEEDED: Final[dict[tuple[Kind, bool], Sequence[str]]] = {("rows", False): REQUIRED, ("rows", True): ("owner_id",)}
+"""The roles for which a table must have columns, by the kind of the queue, and whether there is a map."""
 
 
 @dataclass(frozen=True)
@@ -134,10 +135,10 @@ class Settings:
 
     def inspect(self, engine: sa.Engine) -> Backend:
         """The server and the tables. Raises ConnectionFailed, ServerUnfit or UnfitTable."""
-        kind: dict[str, Any] = {"by_lease": self.by_lease, "per_batch": self.per_batch, "side_car": self.side_car}
-        if self.per_key is not None:
-            kind["per_key"] = self.per_key
-        found = inspect_table(engine, self.table, self.dialect, columns=self.columns, **kind)
+        per_batch = self.kind in ("batches", "side-car")
+        kind: dict[str, Any] = {"by_lease": self.by_lease, "per_batch": per_batch, "needed": self.needed}
+        given: dict[str, Any] = {"columns": self.columns, "side_car": self.side_car, "per_key": self.per_key}
+        found = inspect_table(engine, self.table, self.dialect, **given, **kind)
         # A claim that does not lock the rows excludes none by lease.
         return replace(found, locks_rows="lease" in (HOLDS if self.locking is None else self.locking.holds))
 
@@ -151,9 +152,9 @@ class Settings:
         return isinstance(self.order_by, (list, tuple)) and not self.order_by
 
     @property
-    def per_batch(self) -> bool:
-        """Whether a claim is recorded as one row for its batch."""
-        return self.kind in ("batches", "side-car")
+    def needed(self) -> Sequence[str]:
+        """The roles for which the table must have columns."""
+        return NEEDED.get((self.kind, self.map is not None), ())
 
     @property
     def by_lease(self) -> bool:

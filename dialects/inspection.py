@@ -98,8 +98,12 @@ class Inspection(Protocol):
     def row_locks(self, connection: sa.Connection, table: sa.Table) -> int:
         """How many rows of the table this transaction has locked or written."""
 
-    def settings(self, connection: sa.Connection, *, by_lease: bool) -> Iterator[Finding]:
+    def settings(self, connection: sa.Connection) -> Iterator[Finding]:
         """Settings of the server that matter to claims."""
+        yield from ()
+
+    def open_transactions(self, connection: sa.Connection) -> Iterator[Finding]:
+        """Those that matter to open transactions that hold jobs."""
         yield from ()
 
     def garbage(self, connection: sa.Connection, table: sa.Table) -> Iterator[Finding]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from dataclasses import replace
 from functools import partial
 from typing import Any, Final
 
@@ -34,7 +33,6 @@ from claimjobs.table.definitions import (
     owner_table,
     queues_table,
 )
-from claimjobs.table.job_state import StateByClaimRows
 from claimjobs.table.key_rows import KeyRows
 from claimjobs.table.roles import ColumnRoles, roles_of
 from docs.sql_format import formatted
@@ -140,11 +138,8 @@ def _mark(roles: ColumnRoles, dialect: Dialect) -> Any:
 def _per_batch(by_row: ColumnRoles, dialect: Dialect, now: Any) -> dict[str, Any]:
     """The statements of claims="batches" that have no like above."""
     ours = ClaimRows(batches_table(), by_row.name, by_row.key, dialect)
-    state = StateByClaimRows(
-        column=by_row.state.column, values=by_row.state.values, owner=by_row.owner_id, claim_rows=ours
-    )
-    roles = replace(by_row, state=state, claim_rows=ours)
-    selection = Selection(roles.due(now), roles.default_order, claim_rows=ours)
+    roles = by_row.claimed_in(ours)
+    selection = Selection(roles.due(now), roles.default_order, state=roles.state)
     target = settle.SettleGuard(roles, dialect, record_of(_backend(roles, dialect)).guard)
     return {
         **_locks(roles, dialect, selection),
@@ -277,7 +272,7 @@ def _claims(roles: ColumnRoles, dialect: Dialect, selection: Selection, now: Any
 
 
 def _backend(roles: ColumnRoles, dialect: Dialect) -> Backend:
-    return Backend(dialect, roles, owner_table(), "")
+    return Backend(dialect, roles, roles, owner_table(), "")
 
 
 def _dialect(family: str) -> Dialect:

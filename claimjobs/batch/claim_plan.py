@@ -209,7 +209,7 @@ class ClaimPlans:
         return Selection(
             ready,
             order,
-            claim_rows=source.claim_rows,
+            state=source.state,
             in_sweeps=in_sweeps,
             predicates=predicates,
             reads_other_rows=read_other_rows(predicates, self._engine.dialect, dialect.lexis),

@@ -32,13 +32,12 @@ class SettleAndClaim:
 
     def __init__(self, settler: Settler, strategy: ClaimStrategy) -> None:
         self._settler, self._strategy = settler, strategy
-        settle, self._claim = settler.whole, None
-        self._one = (
-            strategy.settling(settle.statement) if isinstance(strategy, OneStatement) and settle is not None else None
-        )
-        if isinstance(strategy, TwoPhases) and strategy.at_once is not None and settle is not None:
+        self._one = self._claim = None
+        if settler.whole is not None and isinstance(strategy, OneStatement):
+            self._one = strategy.settling(settler.whole.statement)
+        elif settler.whole is not None and isinstance(strategy, TwoPhases) and strategy.at_once is not None:
             self._claim = strategy.at_once
-            self._settle = CompiledStatement(settle_and_check(settle.statement, self._claim.claim_rows))
+            self._settle = CompiledStatement(settle_and_check(settler.whole.statement, self._claim.claim_rows))
         self._were_together = False
         """Whether the last two statements were sent together: SQLAlchemy, which must send some, knows no pipeline."""
 

@@ -213,7 +213,7 @@ class SideCarLocks(JobLocks):
 
     def __init__(self, backend: Backend, selection: Selection, now: sa.ColumnElement[Any], locking: Locking) -> None:
         pair = SideCarJoin(backend.source, backend.roles, backend.dialect, now)
-        self._locks = locking.locks(replace(backend, roles=backend.source, user_table=None), selection)
+        self._locks = locking.locks(replace(backend, roles=backend.source), selection)
         self._free, self._attempts = free(pair), pair.attempts.name
         self.keyset_order, self.is_lazy = self._locks.keyset_order, self._locks.is_lazy
 

@@ -39,6 +39,9 @@ from claimjobs.table.create import missing_tables
 from claimjobs.table.ddl import ddl_statements
 
 MIGRATIONS: Final = ("sql", "alembic", "django")
+ENDS: Final = ("unclaimed", "done", "dead")
+ASKED: Final = {"rows": STATES, "batches": ENDS, "transaction": ENDS, "side-car": ()}
+"""The states that a status column says, by the kind of the queue."""
 LEAST: Final = ("unclaimed", "claimed")
 """The states that a status column must have a value for."""
 
@@ -252,11 +255,10 @@ def _states(found: Adoption, kind: str, texts: tuple[str, ...]) -> dict[str, Any
         if state not in STATES or not is_there:
             raise click.BadParameter(f"{text!r}: give one of {', '.join(STATES)}, and its value", param_hint="--state")
         given[state] = value
-    if kind == "side-car" or "status" not in found.names:
-        if given:
-            raise click.UsageError("--state: this queue reads no status column, so the values would mean nothing")
-        return {}
-    wanted = [state for state in STATES if state not in given and (state != "claimed" or kind == "rows")]
+    asked = ASKED[kind] if "status" in found.names else ()
+    if given and not asked:
+        raise click.UsageError("--state: this queue reads no status column, so the values would mean nothing")
+    wanted = [state for state in asked if state not in given]
     least = " ".join(f"--state {state}=VALUE" for state in wanted if state in LEAST)
     for state in wanted if least or asks() else ():
         question = f"Which value of {found.names['status']} means {state}"

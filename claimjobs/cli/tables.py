@@ -79,7 +79,7 @@ def setup_tables(target: Target, add: list[str], recreate: bool, yes: bool, sql:
       claimjobs setup-tables --sql --url mysql:// > jobs.sql
       claimjobs setup-tables --wake-trigger
     """
-    side_car, per_key = bool(target.described.get("side_car")), target.described.get("per_key")
+    side_car, per_key = target.described.get("side_car"), target.described.get("per_key")
     refused = {
         "--drop-wake-trigger only drops the trigger: leave out --recreate": recreate and trigger == "drop",
         "--recreate makes the table with all that --add could add: give only one of them": recreate and add,
@@ -194,7 +194,7 @@ def _trigger_statement(queue: Queue, trigger: Trigger) -> str:
     jobs = _jobs(queue)
     if trigger == "drop":
         return drop_statement(queue.engine, jobs)
-    return make_statement(queue.engine, jobs, _tables(queue)[0] if queue.settings.side_car else jobs)
+    return make_statement(queue.engine, jobs, _tables(queue, mapped=True)[0])
 
 
 def _set_up_trigger(queue: Queue, trigger: Trigger) -> None:

@@ -84,8 +84,8 @@ class TablesInUse:
 
     dialect: Dialect
     tables: Sequence[sa.Table]
-    side_car: tuple[sa.Table, str] | None = None
-    """The side-car, and the name of the user's table."""
+    outcomes: sa.Table
+    """The side-car, or the user's table."""
     depend_on_zone: bool = False
     """Whether a statement on the user's table depends on the time zone of the session."""
 
@@ -110,10 +110,10 @@ class TablesInUse:
         if code not in errors.missing_table:
             return None
         name = self.dialect.errors.missing_name(error)
-        if self.side_car is not None and name == self.side_car[0].name:
-            return claims_missing(self.side_car[0].fullname, self.side_car[1])
         names = {table.name: table.fullname for table in self.tables}
-        return TableMissing(names[name]) if name in names else None
+        if name in names:
+            return TableMissing(names[name])
+        return claims_missing(self.outcomes.fullname, self.name) if name == self.outcomes.name else None
 
     @contextmanager
     def naming_what_is_missing(self) -> Iterator[None]:

@@ -11,7 +11,7 @@ import sqlalchemy as sa
 from claimjobs.dialects import Key
 from claimjobs.dialects.types import database_now
 from claimjobs.enqueue.rows import Chunk, Row
-from claimjobs.errors import BadArgument, ColumnMissing, UnfitTable, unique_index
+from claimjobs.errors import ColumnMissing, UnfitTable, unique_index
 from claimjobs.instants import in_utc
 from claimjobs.job import key_of
 from claimjobs.statements import enqueue as statements
@@ -35,8 +35,8 @@ class UniqueKey:
     def __init__(
         self, connection: sa.Connection, backend: Backend, names: tuple[str, ...], on_duplicate: OnDuplicate
     ) -> None:
-        """Raises ColumnMissing; BadArgument for a column that claimjobs writes, and with a side-car, which has the
-        state of a job; or UnfitTable with the statement that creates the index.
+        """Raises ColumnMissing; BadArgument for a column that claimjobs writes; or UnfitTable with the statement that
+        creates the index.
         """
         roles, dialect = backend.source, backend.dialect
         for name in names:
@@ -60,11 +60,6 @@ class UniqueKey:
         self.changes = on_duplicate != "skip"
         if not self.changes:
             return
-        if backend.user_table is not None:
-            raise BadArgument(
-                f"on_duplicate={on_duplicate!r} cannot see the state of a job, which is kept in a side-car: leave out "
-                "the rows that are there, by on_duplicate='skip'"
-            )
         self._now = now = database_now()
         rows = sa.select(*roles.key, *columns).where(among).order_by(*roles.key)
         self._lock = rows.with_for_update(of=roles.table)

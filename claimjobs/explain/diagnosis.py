@@ -19,7 +19,7 @@ from claimjobs.table.ddl import add_column, add_value
 from claimjobs.table.definitions import job_table
 from claimjobs.table.predicates import order_of
 from claimjobs.table.reflection import columns_in_database, resolve
-from claimjobs.table.roles import AGAIN, REQUIRED, ColumnRoles, roles_of
+from claimjobs.table.roles import AGAIN, ColumnRoles, roles_of
 
 WITHOUT: Final = {
     "status": "done jobs cannot be kept, and none can be dead",
@@ -49,11 +49,8 @@ def checked_roles(engine: sa.Engine, settings: Settings) -> ColumnRoles:
             raise
         # The required columns are those of a description in Python, or of a map; without both, two columns.
         jobs, given = tables_for(settings.table)[0], settings.columns or Columns()
-        written: tuple[str, ...] = REQUIRED if settings.columns is None else ("owner_id",)
-        if settings.per_batch or not settings.by_lease:
-            written = ()
-        named = [role for role, name in given.names.items() if name != role]
-        required = [column_for(role, jobs, given) for role in dict.fromkeys((*written, *named)) if role in ADDABLE]
+        wanted = (*settings.needed, *(role for role, name in given.names.items() if name != role))
+        required = [column_for(role, jobs, given) for role in dict.fromkeys(wanted) if role in ADDABLE]
         with connected(engine) as connection:
             there = columns_in_database(connection, jobs)
         missing = [

@@ -16,6 +16,7 @@ from claimjobs.dialects.inspection import VERDICTS, Finding, NotShown, Verdict
 from claimjobs.errors import AccessDenied, BadPredicate, ClaimjobsError, SettingUnfit, UnfitTable
 from claimjobs.explain import server
 from claimjobs.explain.plans import Planned, Subject, plan_findings
+from claimjobs.options import HoldKind
 
 SECONDS: Final = 10.0
 """The longest that one statement may take, if the caller gives no time for all."""
@@ -23,17 +24,22 @@ FATAL = {UnfitTable: "table", BadPredicate: "predicate", SettingUnfit: "settings
 """Errors that end every claim, and what each is about."""
 
 Check = Callable[[sa.Connection, Subject], Iterable[Finding]]
-CHECKS: Final[dict[str, Check]] = {
+Checks = dict[str, Check]
+CHECKS: Final[Checks] = {
     "plan": plan_findings,
     "failures": server.failures,
     "states": server.states,
     "primaries": server.primaries,
     "settings": server.settings,
-    "time limits": server.time_limits,
     "old rows": server.old_rows,
     "snapshots": server.snapshots,
     "wake": server.wake,
 }
+OF_HOLDS: Final[dict[HoldKind, Checks]] = {
+    "lease": {},
+    "transaction": {"time limits": server.open_transactions},
+}
+"""What is checked for one way to hold claims."""
 
 
 @dataclass(frozen=True)
@@ -78,7 +84,8 @@ def explain(engine: sa.Engine, subject: Subject, *, analyze: bool, seconds: floa
             is_ours = backend.dialect.sessions.is_as_greeted(connection)
         if not (subject.inspection.limits_transaction or is_ours):
             longest = None  # another client of a pooler would inherit the limit
-        for name, check in {**CHECKS, **({"row locks": server.claim_once} if analyze else {})}.items():
+        trial: Checks = {"row locks": server.claim_once} if analyze else {}
+        for name, check in {**CHECKS, **OF_HOLDS[subject.hold], **trial}.items():
             if time.monotonic() <= ends:
                 findings.extend(_found(name, check, connection, subject, longest=longest))
     return Explanation(backend.source.name, tuple(findings), tuple(subject.planned))

@@ -67,13 +67,14 @@ def settings(connection: sa.Connection, subject: Subject) -> Iterator[Finding]:
         yield Finding("isolation", "warning", f"{says}: their plain reads lock the rows that they read, for claims too")
     else:
         yield Finding("isolation", "ok", says)
-    yield from subject.inspection.settings(connection, by_lease=subject.backend.by_lease)
+    yield from subject.inspection.settings(connection)
 
 
-def time_limits(connection: sa.Connection, subject: Subject) -> Iterator[Finding]:
-    """Whether the server ends an open transaction that holds jobs before its handler may be called a hang."""
-    if subject.backend.by_lease:
-        return
+def open_transactions(connection: sa.Connection, subject: Subject) -> Iterator[Finding]:
+    """Whether the server ends an open transaction that holds jobs before its handler may be called a hang, or lets it
+    wait.
+    """
+    yield from subject.inspection.open_transactions(connection)
     longest = subject.liveness.max_batch_time
     limits = subject.backend.dialect.sessions.idle_limits(connection)
     short = [f"{name} = {seconds:g} s" for name, seconds in limits.items() if seconds < longest]

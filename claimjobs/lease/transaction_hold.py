@@ -19,6 +19,7 @@ import sqlalchemy as sa
 from claimjobs.batch.claim_plan import ClaimPlan
 from claimjobs.batch.hold import Hold, HoldContext
 from claimjobs.batch.open_transaction import BatchTransaction, HandlerWrites, IsolatingSettle, OpenTransaction
+from claimjobs.claim.record import record_of
 from claimjobs.claim.strategy import NOTHING, ClaimRequest, ClaimResult
 from claimjobs.database.connection import Connector
 from claimjobs.database.error_translation import reason
@@ -27,6 +28,7 @@ from claimjobs.lease.owner import Owner
 from claimjobs.lease.registry import check_claims
 from claimjobs.lease.sleeper import IdleSleeper
 from claimjobs.log_events import SLEEP_FAILED
+from claimjobs.settle.outcome_table import outcome_table
 from claimjobs.settle.outcomes import Outcomes
 from claimjobs.settle.settler import Settler
 from claimjobs.table.backend import with_owners
@@ -48,10 +50,11 @@ class TransactionHold(Hold):
     keeps_locks = True
     owner_id = NOBODY
 
-    def __init__(self, context: HoldContext, settler: Settler, *, reclaims: Settler) -> None:
-        """`reclaims` writes the outcomes of the jobs of dead owners, if other consumers claim by lease."""
+    def __init__(self, context: HoldContext, settler: Settler) -> None:
         super().__init__(context, settler)
-        self._liveness, self._reclaims = context.liveness, reclaims
+        self._liveness, record = context.liveness, record_of(self._backend, settler.record.settled_at)
+        self._reclaims = Settler(outcome_table(self._backend, record), None)
+        """Writes the outcomes of the jobs of dead owners, if other consumers claim by lease."""
         self.owner: Owner | None = None
         self._registering = threading.Lock()
         self._may_register = self._liveness.session_lock is not False

@@ -107,17 +107,14 @@ class Access:
         """Reports the failed jobs of settles."""
         return Failures(self.backend.source.name, self.backend.roles, self.settings.hooks)
 
-    def reclaims(self) -> Settler:
-        """Writes the outcomes of jobs of dead owners."""
-        return Settler(outcome_table(self.backend, record_of(self.backend, self.settings.now)), None)
-
     @contextmanager
     def reaper(self) -> Iterator[Reaper]:
         """Reclaims jobs, through a connection of its own."""
         backend, retry = self.must_claim(), self.settings.retry
         with self.connector() as connector:
             connector.transaction(lambda connection: check_claims(connection, backend), patience=1)
-            reaper = Reaper(connector, backend, self.reclaims(), retry, failures=self.failures)
+            settler = Settler(outcome_table(backend, record_of(backend, self.settings.now)), None)
+            reaper = Reaper(connector, backend, settler, retry, failures=self.failures)
             try:
                 yield reaper
             finally:

@@ -27,7 +27,7 @@ from claimjobs.errors import ClaimjobsError, key_unreadable, not_consumer
 from claimjobs.lease.lease_hold import LeaseHold
 from claimjobs.lease.transaction_hold import TransactionHold
 from claimjobs.log_events import JOBS_RELEASED, JOBS_UNCLAIMABLE, RELEASE_FAILED
-from claimjobs.options import LEAVE
+from claimjobs.options import LEAVE, HoldKind
 from claimjobs.queue.access import Access
 from claimjobs.queue.row_isolation import ERRORS, RowIsolation
 from claimjobs.settle.outcome_table import outcome_table
@@ -41,6 +41,7 @@ if TYPE_CHECKING:
     from claimjobs.explain.plans import Subject
 
 AnyHold = LeaseHold | TransactionHold
+HOLDING: Final[dict[HoldKind, type[AnyHold]]] = {"lease": LeaseHold, "transaction": TransactionHold}
 
 PROBES: Final = frozenset(2**n for n in range(1, 30))
 """After so many claims in a row that found candidates and claimed none, it is checked whether they can be claimed."""
@@ -84,10 +85,7 @@ class Consumer:
                 context = HoldContext(
                     access.engine, backend, chosen.liveness, chosen.retry, access.report, self.control, access.failures
                 )
-                if chosen.by_lease:
-                    self.made_hold = LeaseHold(context, settler)
-                else:
-                    self.made_hold = TransactionHold(context, settler, reclaims=access.reclaims())
+                self.made_hold = HOLDING[chosen.hold](context, settler)
                 self._finalizers.append(weakref.finalize(self, self.made_hold.close))
                 if chosen.locking is not None:
                     self._finalizers.append(weakref.finalize(self, chosen.locking.close))
@@ -143,7 +141,7 @@ class Consumer:
                 raise
             name = backend.source.name
             raise not_consumer(name, reason(error), f"SELECT, UPDATE and perhaps DELETE on {name}") from error
-        return Subject(backend, self.plans.plan(None), self.settler(), self._settings.liveness)
+        return Subject(backend, self.plans.plan(None), self.settler(), self._settings.liveness, self._settings.hold)
 
     # --- claiming ----------------------------------------------------------------------------------------
 

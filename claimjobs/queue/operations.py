@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING
@@ -19,6 +19,7 @@ from claimjobs.database.connect import connected
 from claimjobs.dialects import Key
 from claimjobs.errors import UnfitTable
 from claimjobs.instants import age_of
+from claimjobs.lease.reaper import Reaper
 from claimjobs.lease.registry import check_claims, require_writes
 from claimjobs.queue.access import Access
 from claimjobs.queue.consumer import Consumer
@@ -224,10 +225,7 @@ class QueueOperations:
         Call it only after the process has ended, as a supervisor does. If the owner lives, its jobs run a second time,
         and its outcomes for them are refused. With `hold="transaction"` this does nothing: the server rolls back.
         """
-        if self._chosen.hold == "transaction":
-            return 0
-        with self._access.reaper() as reaper:
-            return reaper.reclaim_by_id(owner_id, cause)
+        return self._by_reaper(lambda reaper: reaper.reclaim_by_id(owner_id, cause))
 
     def release_owner(self, owner_id: int) -> int:
         """Release the jobs of an owner whose process you are about to kill; return how many. It costs no attempt.
@@ -235,20 +233,21 @@ class QueueOperations:
         The owner is declared dead, so that it settles and claims nothing any more, although its process still runs.
         With `hold="transaction"` this does nothing: the server rolls back when the process has ended.
         """
-        if self._chosen.hold == "transaction":
-            return 0
-        with self._access.reaper() as reaper:
-            return reaper.release_by_id(owner_id)
+        return self._by_reaper(lambda reaper: reaper.release_by_id(owner_id))
 
     def reclaim(self) -> int:
         """Reclaim the jobs of all dead owners of this table; return how many.
 
         Running consumers do this by themselves. Call it when none is running.
         """
-        if self._chosen.hold == "transaction":
+        return self._by_reaper(lambda reaper: reaper.reclaim_dead())
+
+    def _by_reaper(self, work: Callable[[Reaper], int]) -> int:
+        """What this returns, where claims have owners. With `hold="transaction"` there is nothing to do."""
+        if not self._chosen.by_lease:
             return 0
         with self._access.reaper() as reaper:
-            return reaper.reclaim_dead()
+            return work(reaper)
 
     def reclaim_ownerless(self) -> int:
         """Release the jobs that are claimed without an owner's id (`stats().ownerless`); return how many.

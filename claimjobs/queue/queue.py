@@ -176,6 +176,8 @@ class Queue(QueueOperations):
         that an open transaction holds is waited for. Raises ColumnMissing, and BadArgument with a side-car.
         """
         must_work_when_called(on_bad, "on_bad")
+        if on_duplicate != "skip":
+            self._chosen.require("on_duplicate")
         backend = self._access.backend
         names = (unique,) if isinstance(unique, str) and unique else tuple(unique)
         with backend.tables_in_use.naming_what_is_missing(), tracing.span("enqueue", backend.source.name):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from itertools import groupby
 from typing import Any, Final
 
@@ -12,8 +12,8 @@ from sqlalchemy.sql import operators
 from sqlalchemy.sql.elements import BinaryExpression, BooleanClauseList, Grouping, Null
 
 from claimjobs.dialects import Dialect
-from claimjobs.table.claim_rows import ClaimRows
 from claimjobs.table.columns import UNCLAIMED
+from claimjobs.table.job_state import State
 from claimjobs.table.roles import ColumnRoles
 
 SUSPECT: Final = "claimjobs_suspect"
@@ -52,8 +52,8 @@ class Selection:
     order: Sequence[sa.ColumnElement[Any]]
     after: Sequence[sa.ColumnElement[bool]] = ()
     """The rows after the place, as ranges that follow one another in the order. Empty: all rows."""
-    claim_rows: ClaimRows | None = None
-    """The claim rows, where the row of a job does not say that it is claimed. Only a search looks at them."""
+    state: State = field(default_factory=lambda: State(None, {}, None))
+    """How a row says its state. Only a search looks at claim rows."""
     place: Mapping[sa.Column[Any], Any] | None = None
     """The parameters of the place for the columns of the order, if all ascend. None: there is none, or one descends."""
     in_sweeps: bool = False
@@ -66,7 +66,7 @@ class Selection:
     @property
     def found(self) -> sa.ColumnElement[bool]:
         """The predicate of a candidate."""
-        return self.ready if self.claim_rows is None else sa.and_(self.ready, self.claim_rows.without(self.place))
+        return sa.and_(self.ready, self.state.free(self.place))
 
 
 @dataclass(frozen=True)

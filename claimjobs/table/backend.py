@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -26,10 +27,9 @@ from claimjobs.table.claim_rows import ClaimRows
 from claimjobs.table.columns import Columns
 from claimjobs.table.ddl import side_car_name
 from claimjobs.table.definitions import batches_table, key_table, owner_table, queues_table, side_car_table
-from claimjobs.table.job_state import StateByClaimRows
 from claimjobs.table.key_rows import KeyRows, columns_for
 from claimjobs.table.reflection import TableLike, collated, columns_in_database, map_of, resolve
-from claimjobs.table.roles import REQUIRED, ColumnRoles, key_index, quote_of, roles_of
+from claimjobs.table.roles import ColumnRoles, key_index, quote_of, roles_of
 
 
 @dataclass(frozen=True)
@@ -38,14 +38,15 @@ class Backend:
 
     dialect: Dialect
     roles: ColumnRoles
+    """Those of the table with the outcomes: the side-car, or the user's table."""
+    source: ColumnRoles
+    """Those of the user's table: `where` and the order are about it, and jobs are enqueued into it."""
     owners: sa.Table
     """The table of owners, in the schema of the table with the claims."""
     schema: str
     """That schema."""
     by_lease: bool = True
     """Whether claims are held by lease: committed with the id of an owner."""
-    user_table: ColumnRoles | None = None
-    """The user's table, if `roles` are those of its side-car."""
     records_claims: bool = True
     """Whether an owner with this backend claims. One that is only registered to be woken does not."""
     locks_rows: bool = True
@@ -56,9 +57,9 @@ class Backend:
     """Why this user cannot claim by lease. Jobs can be enqueued nevertheless."""
 
     @property
-    def source(self) -> ColumnRoles:
-        """The user's table: `where` and the order are about it, and jobs are enqueued into it."""
-        return self.user_table or self.roles
+    def user_table(self) -> ColumnRoles | None:
+        """The user's table, if `roles` are those of its side-car."""
+        return None if self.source.table is self.roles.table else self.source
 
     @cached_property
     def queues(self) -> sa.Table:
@@ -68,9 +69,8 @@ class Backend:
     @property
     def tables_in_use(self) -> TablesInUse:
         """The tables of this queue."""
-        source, outcomes = self.source, self.roles.table
-        side_car = None if source.table is outcomes else (outcomes, source.name)
-        return TablesInUse(self.dialect, (source.table, self.owners), side_car, source.depend_on_zone)
+        source = self.source
+        return TablesInUse(self.dialect, (source.table, self.owners), self.roles.table, source.depend_on_zone)
 
     def require_one_primary(self, connection: sa.Connection) -> None:
         """Raises ServerUnfit on one of several primaries, for claims that are protected by locks."""
@@ -90,35 +90,30 @@ def inspect_table(
     *,
     columns: Columns | None = None,
     by_lease: bool = True,
+    needed: Sequence[str] = (),
     per_batch: bool = False,
     side_car: str | bool = False,
     per_key: PerKey | None = None,
 ) -> Backend:
     """Inspect the server and the tables; `dialect` overrides the detected one.
 
-    `by_lease`: claims are committed with the id of an owner, which needs a column for it, and the table of owners.
-    `per_batch`: claims are rows of the table of batches; no column of the table is needed for them.
-    `side_car`: outcomes are kept in a second table (of this name); claims are per batch then.
-    `per_key`: limits, an order or rates per key, which need the table of key rows.
+    `by_lease`: claims need the table of owners. `needed`: roles for which the table must have columns. `per_batch`:
+    claims are rows of the table of batches. `side_car`: outcomes are in a second table (of this name).
     Raises ConnectionFailed, ServerUnfit or UnfitTable.
     """
-    found, given, user_table = dialect_for(engine), columns or map_of(table), None
+    found, given = dialect_for(engine), columns or map_of(table)
     with connected(engine) as connection, inspected_once(connection):
-        roles, place = jobs_of(connection, found, table, given, beside_side_car=bool(side_car))
-        home = place
+        source, home = roles, place = jobs_of(connection, found, table, given, beside_side_car=bool(side_car))
         if side_car:
-            user_table = roles
-            roles, place = _side_car_of(connection, found, user_table, home=home, side_car=side_car)
+            roles, place = _side_car_of(connection, found, source, home=home, side_car=side_car)
         if per_batch:
             claim_rows = ClaimRows(batches_table(place.metadata), roles.recorded_as, roles.key, dialect or found)
-            state = StateByClaimRows(roles.state.column, roles.state.values, roles.state.owner, claim_rows=claim_rows)
-            roles = replace(roles, state=state, claim_rows=claim_rows)
-            user_table = user_table and replace(user_table, claim_rows=replace(claim_rows, key=user_table.key))
-        elif by_lease:
-            for role in REQUIRED if given is None else ("owner_id",):
-                roles.need(role, "claiming")
+            roles, source = roles.claimed_in(claim_rows), source.claimed_in(claim_rows)
+        for role in needed:
+            roles.need(role, "claiming")
+        if "owner_id" in needed:
             acceptance.check_owner(connection, roles)
-        backend = Backend(dialect or found, roles, owner_table(place.metadata), place.schema, False, user_table)
+        backend = Backend(dialect or found, roles, source, owner_table(place.metadata), place.schema, by_lease=False)
         if per_key:
             backend = replace(backend, key_rows=_key_rows_of(connection, backend, home, per_key))
         if not by_lease:

@@ -49,6 +49,11 @@ class State:
             predicates.append(self.owner.is_not(None) if state == CLAIMED else self.owner.is_(None))
         return sa.and_(*predicates) if predicates else sa.true()
 
+    def free(self, after: Mapping[Column, Any] | None = None) -> sa.ColumnElement[bool]:
+        """The predicate of a job that is in no claim row, for jobs after this place: see `ClaimRows.without`."""
+        del after
+        return sa.true()
+
     @property
     def unfinished(self) -> sa.ColumnElement[bool]:
         """The predicate of a row whose columns express that its job is neither done nor dead."""
@@ -117,7 +122,10 @@ class StateByClaimRows(State):
         if state == CLAIMED:
             return self.claim_rows.contain()
         said = self.columns_say(state)
-        return sa.and_(said, self.claim_rows.without()) if state == UNCLAIMED else said
+        return sa.and_(said, self.free()) if state == UNCLAIMED else said
+
+    def free(self, after: Mapping[Column, Any] | None = None) -> sa.ColumnElement[bool]:
+        return self.claim_rows.without(after)
 
     @property
     def unfinished(self) -> sa.ColumnElement[bool]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import combinations
 from typing import Any, Final
@@ -16,7 +16,7 @@ from claimjobs.errors import ColumnMissing, ColumnUnfit, KeyUnfit, Quote, StateM
 from claimjobs.table.claim_rows import ClaimRows
 from claimjobs.table.columns import CLAIMED, DEAD, DONE, ROLES, STATES, UNCLAIMED, Columns
 from claimjobs.table.ddl import undoubled
-from claimjobs.table.job_state import Column, State
+from claimjobs.table.job_state import Column, State, StateByClaimRows
 
 REQUIRED: Final = ("status", "owner_id")
 """Columns that a table without a map of its columns must have, for claims in the rows of jobs."""
@@ -88,7 +88,13 @@ class ColumnRoles:
     @property
     def free(self) -> sa.ColumnElement[bool]:
         """The predicate of a job that is in no claim row. True if the columns of a job say whether it is claimed."""
-        return sa.true() if self.claim_rows is None else self.claim_rows.without()
+        return self.state.free()
+
+    def claimed_in(self, claim_rows: ClaimRows) -> ColumnRoles:
+        """The same table, with its claims in these rows."""
+        rows, state = replace(claim_rows, key=self.key), self.state
+        by_rows = StateByClaimRows(state.column, state.values, state.owner, claim_rows=rows)
+        return replace(self, state=by_rows, claim_rows=rows)
 
     def ripe(self, now: sa.ColumnElement[Any]) -> sa.ColumnElement[bool]:
         """The predicate that `run_at` is not in the future. Without the column that is always so."""

@@ -24,11 +24,9 @@ _VANISHED: Final = (
     "with the defaults of Linux for two hours"
 )
 
-# Our own session has another innodb_lock_wait_timeout.
-_VARIABLES: Final = sa.text(
-    "SELECT @@log_bin AS log_bin, @@session.binlog_format AS binlog_format, "
-    "@@global.innodb_lock_wait_timeout AS lock_wait"
-)
+_BINLOG: Final = sa.text("SELECT @@log_bin AS log_bin, @@session.binlog_format AS binlog_format")
+# Our own session has another one.
+_LOCK_WAIT: Final = sa.text("SELECT @@global.innodb_lock_wait_timeout")
 _LOCKS: Final = sa.text(
     "SELECT count(*) FROM performance_schema.data_locks WHERE object_name = :table AND lock_type = 'RECORD' "
     "AND object_schema = coalesce(:schema, database()) AND thread_id = "
@@ -80,8 +78,8 @@ class MySQLInspection(Inspection):
             raise NotShown("performance_schema is off on this server")
         return int(connection.execute(_LOCKS, {"table": table.name, "schema": table.schema}).scalar_one())
 
-    def settings(self, connection: sa.Connection, *, by_lease: bool) -> Iterator[Finding]:
-        found = connection.execute(_VARIABLES).one()
+    def settings(self, connection: sa.Connection) -> Iterator[Finding]:
+        found = connection.execute(_BINLOG).one()
         if not found.log_bin:
             yield Finding("binlog", "ok", "there is no binary log")
         elif found.binlog_format != "STATEMENT":
@@ -89,12 +87,10 @@ class MySQLInspection(Inspection):
         else:
             says = "InnoDB refuses each claim: it is READ COMMITTED, and the binary log has the format STATEMENT"
             yield Finding("binlog", "will not work", says, ("SET GLOBAL binlog_format = 'ROW';",))
-        seconds = int(found.lock_wait)
+
+    def open_transactions(self, connection: sa.Connection) -> Iterator[Finding]:
+        seconds = int(connection.scalar(_LOCK_WAIT))
         says = f"innodb_lock_wait_timeout is {seconds} s on this server"
-        if by_lease:
-            says = f"{says}; a consumer sets it for its own session, to a fifth of its lease"
-            yield Finding("lock wait", "ok", says)
-            return
         if seconds <= LONG_WAIT:
             yield Finding("lock wait", "ok", says)
         else:

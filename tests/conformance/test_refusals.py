@@ -257,7 +257,7 @@ def test_a_key_that_does_not_find_its_row_is_raised_and_not_tried_for_ever(backe
     backend.run(f"CREATE TABLE odd (k {type_} PRIMARY KEY)")
     backend.run(f"INSERT INTO odd VALUES ({key})")
     odd = roles_of(sa.Table("odd", sa.MetaData(), autoload_with=backend.engine))
-    known = replace(filled(backend)._access.backend, roles=odd)
+    known = replace(filled(backend)._access.backend, roles=odd, source=odd)
     with pytest.raises(KeyUnfit, match="'odd'"), backend.engine.connect() as connection:
         check_that_keys_find(connection, known, Selection(sa.true(), odd.key))
 
