@@ -18,7 +18,7 @@ from claimjobs.errors import BadHandler
 Result = TypeVar("Result")
 
 COROUTINE: Final = "an async def function"
-KINDS: Final[dict[str, Callable[[Any], bool]]] = {
+NOT_PLAIN: Final[dict[str, Callable[[Any], bool]]] = {
     COROUTINE: inspect.iscoroutinefunction,
     "an async generator function": inspect.isasyncgenfunction,
     "a generator function": inspect.isgeneratorfunction,
@@ -43,7 +43,7 @@ def deferred(function: Any) -> str | None:
     while isinstance(function, partial):
         function = function.func
     called = function if isinstance(function, type) else getattr(function, "__call__", function)  # noqa: B004
-    return next((kind for kind, fits in KINDS.items() if fits(function) or fits(called)), None)
+    return next((kind for kind, fits in NOT_PLAIN.items() if fits(function) or fits(called)), None)
 
 
 def checked_kind(function: Any, what: str) -> str | None:

@@ -19,6 +19,7 @@ ClaimsKind = Literal["rows", "batches"]
 CLAIMS: Final = get_args(ClaimsKind)
 
 Kind = Literal["rows", "batches", "transaction", "side-car"]
+ALL_KINDS: Final = get_args(Kind)
 KINDS: Final[dict[tuple[HoldKind, ClaimsKind | None, bool], Kind]] = {
     ("lease", None, False): "rows",
     ("lease", "rows", False): "rows",

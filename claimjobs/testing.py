@@ -38,6 +38,14 @@ OURS: Final = "claimjobs_test_"
 """What the names of our savepoints begin with."""
 
 JobState = Literal["done", "retry", "dead", "released", "suspect", "lost"]
+STATES: Final[dict[str, JobState]] = {
+    "done": "done",
+    "released": "released",
+    "retried": "retry",
+    "dead": "dead",
+    "suspects": "suspect",
+}
+"""For each kind of outcome what a test is told."""
 
 
 class Clock:
@@ -187,10 +195,7 @@ class _Results(BatchObserver):
     def settled(self, batch: Batch) -> None:
         outcomes = batch.outcomes
         states: dict[Key, JobState] = {
-            **dict.fromkeys(outcomes.done, "done"),
-            **dict.fromkeys(outcomes.dead, "dead"),
-            **dict.fromkeys(outcomes.retried, "retry"),
-            **dict.fromkeys(outcomes.suspects, "suspect"),
+            **{key: STATES[kind] for kind, keys in outcomes.kinds.items() for key in keys},
             **dict.fromkeys((job.key for job in batch.lost), "lost"),
         }
         for job in batch.jobs:

@@ -350,8 +350,8 @@ class Batch:
         for failure in self._outcomes.suspects.values():
             failure.group = len(self._outcomes.suspects)
         self._finish()
-        if not (self._outcomes.done or self._outcomes.failed):
-            self._writes.undo_all()  # all jobs are released: none of their writes may be committed
+        if self._outcomes.only_released:
+            self._writes.undo_all()  # none of their writes may be committed
         try:
             with shielded():  # what is committed is noted before `Cancelled` is raised
                 if self._order:

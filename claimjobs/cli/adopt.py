@@ -18,7 +18,6 @@ from claimjobs.cli.queue_options import Target, database_options
 from claimjobs.dialects import dialect_named_by
 from claimjobs.errors import BadArgument
 from claimjobs.explain.adoption import (
-    KINDS,
     LOOKED_AT,
     Adoption,
     Plan,
@@ -33,6 +32,7 @@ from claimjobs.explain.adoption import (
 )
 from claimjobs.explain.diagnosis import INDEX, additions
 from claimjobs.key_text import visible
+from claimjobs.options import ALL_KINDS
 from claimjobs.queue.map_file import queue_of
 from claimjobs.table.columns import ROLES, STATES, Columns
 from claimjobs.table.create import missing_tables
@@ -123,7 +123,9 @@ class Migration(migrations.Migration):
 
 @click.command()
 @click.argument("table")
-@click.option("--kind", type=click.Choice(KINDS), help="How claims and outcomes are recorded; asked for on a terminal.")
+@click.option(
+    "--kind", type=click.Choice(ALL_KINDS), help="How claims and outcomes are recorded; asked for on a terminal."
+)
 @click.option(
     "--state",
     "states",
@@ -227,7 +229,7 @@ def _plan(
         raise BadArgument(f"table {found.table.fullname!r} has no key: give it a primary key, then run this again")
     if kind is None:
         proposed = found.proposed()
-        kind = _answer("Kind", f"--kind, such as {proposed}", type=click.Choice(KINDS), default=proposed)
+        kind = _answer("Kind", f"--kind, such as {proposed}", type=click.Choice(ALL_KINDS), default=proposed)
     given = _states(found, kind, states)
     if where is None and kind == "side-car" and found.values:
         option = f'--where, such as --where "{found.names["status"]} = ...", or --where true for all rows'

@@ -29,7 +29,6 @@ from claimjobs.table.definitions import LAST_OWNER, shared_tables
 from claimjobs.table.predicates import Whole
 from claimjobs.table.reflection import columns_in_database, resolve
 
-KINDS: Final = ("rows", "batches", "transaction", "side-car")
 USERS: Final = object()
 """No value: the user's programs write the role, too."""
 

@@ -15,7 +15,7 @@ from claimjobs.batch.batch import SAMPLES
 from claimjobs.metrics.backlog_reader import EVERY, BacklogReader, Reading
 from claimjobs.queue.queue import Queue
 from claimjobs.report import Report
-from claimjobs.settle.outcomes import KINDS
+from claimjobs.settle.outcomes import OUTCOME_KINDS
 
 Figure = tuple[str, str, float | Mapping[str, float]]
 """The name of a metric, its help text and its value; with a label of LABELS a value for each value of that."""
@@ -35,7 +35,7 @@ TIMES: Final = {
 }
 LABELS: Final = {"settled_jobs": "outcome", "transients": "kind", "jobs": "state", "owners": "state"}
 """The metrics that have a value for each value of a second label."""
-OUTCOMES: Final = (*KINDS, "lost")
+OUTCOMES: Final = (*OUTCOME_KINDS, "lost")
 """Fields of a report: what became of claimed jobs."""
 
 

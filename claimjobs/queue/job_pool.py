@@ -306,7 +306,7 @@ class JobPool(BatchLoop):
 
     def _note_fruitless(self, batch: Batch, unfit: UnfitTable | None) -> None:
         """Pause after a group of which a failure could not be stored. Raises NothingDone if a drain gets nowhere."""
-        self._fruitless = self._fruitless + 1 if unfit and not (batch.outcomes.done or batch.outcomes.failed) else 0
+        self._fruitless = self._fruitless + 1 if unfit and batch.outcomes.only_released else 0
         if unfit is None:
             return
         log.error("%s", unfit, extra=fields_of(HANDLER_FAILED, self._table, batch, unfit))

@@ -14,7 +14,7 @@ from claimjobs.statements.settle import Failure
 
 MANY: Final = 10_000
 """The most keys of one statement: a protocol may count parameters in 16 bits."""
-KINDS: Final = ("done", "released", "retried", "dead", "suspects")
+OUTCOME_KINDS: Final = ("done", "released", "retried", "dead", "suspects")
 """The kinds of outcomes: the names of their fields in Outcomes, and of their counters in Report."""
 
 
@@ -40,7 +40,7 @@ class Outcomes:
     @property
     def kinds(self) -> dict[str, dict[Key, Any]]:
         """The outcomes of each kind."""
-        return {kind: getattr(self, kind) for kind in KINDS}
+        return {kind: getattr(self, kind) for kind in OUTCOME_KINDS}
 
     @property
     def failed(self) -> dict[Key, Failure]:
@@ -53,6 +53,11 @@ class Outcomes:
 
     def __len__(self) -> int:
         return sum(map(len, self.kinds.values()))
+
+    @property
+    def only_released(self) -> bool:
+        """Whether nothing became of any job: each has no other outcome than released."""
+        return len(self) == len(self.released)
 
     @property
     def all_done(self) -> bool:

@@ -109,7 +109,7 @@ def _is_fruitless(queue: Queue, batch: Batch, failure: BaseException) -> bool:
         if failure.limit is not None or (failure.lost_after or 0.0) >= LIMITED:
             return True
         return failure.__cause__ is not None and not passes(failure.__cause__, queue.engine)
-    return isinstance(failure, NoOpenTransaction) or not (batch.outcomes.done or batch.outcomes.failed)
+    return isinstance(failure, NoOpenTransaction) or batch.outcomes.only_released
 
 
 def _handled(queue: Queue, batch: Batch, handler: Handler, observer: BatchObserver) -> BaseException | None:
