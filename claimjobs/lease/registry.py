@@ -203,7 +203,7 @@ def check_claims(connection: sa.Connection, backend: Backend, *, only_reads: boo
             f"table {backend.source.name!r} has {len(others)} {'owner' if len(others) == 1 else 'owners'} with "
             f"{theirs.in_words(ours)}, and the claims of one side are not seen with {ours.in_words(theirs)}: give all "
             "consumers of a table the same hold, claims, locking, side_car, per_key and Columns; or end those consumers"
-            " first, and run `claimjobs reclaim` with their options if one of them died"
+            f" first, and run `claimjobs reclaim{theirs.option}`, with their other options, if one of them died"
         )
 
 

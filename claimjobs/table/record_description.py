@@ -79,6 +79,11 @@ class RecordDescription:
             return True
         return {*self.left} <= {*other.sees} and {*other.left} <= {*self.sees}
 
+    @property
+    def option(self) -> str:
+        """The option of a command that claims in this way, after a blank."""
+        return f" --claims {self.kind}" if self.are_claims else ""
+
     def in_words(self, other: RecordDescription) -> str:
         """This way in the words of options, and what else differs from the other one."""
         if not self.sees:

@@ -109,4 +109,4 @@ def test_each_tenant_has_a_reaper_of_its_own(backend: Backend, neighbour: Backen
     queues = [backend.queue(), neighbour.queue()]
     for queue in queues:
         heart = hold_of(queue).owner
-        backend.wait_for(lambda heart=heart: heart._lead.is_held, "it leads")  # type: ignore[misc]
+        backend.wait_for(lambda heart=heart: heart.row.leads, "it leads")  # type: ignore[misc]
