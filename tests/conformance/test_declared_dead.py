@@ -34,6 +34,7 @@ pytestmark = pytest.mark.usefixtures("no_heart_outlives_its_test")
 
 def test_a_silent_owner_is_dead_though_its_lock_is_held(backend: Backend) -> None:
     """Its session is ended, its late settle refused and reported; then it goes on under a new id."""
+    age(backend)  # a young server is waited for now: a silent session would end meanwhile
     queue, other = still(backend.queue()), still(backend.queue())
     queue.enqueue(jobs(4))
     before, batch = queue.owner_id, queue.claim(3)
