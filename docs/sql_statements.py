@@ -200,7 +200,7 @@ def _life(roles: ColumnRoles, dialect: Dialect) -> dict[str, Any]:
     return {
         **settings,
         "silence": sa.text(dialect.sessions.silence_setting(Liveness().lease)),
-        "register": sa.insert(ours).values(row),
+        "register": owners.register(ours).values(row),
         "used": owners.is_used(ours, dialect, record_of(_backend(roles, dialect)).used),
         "hold": sa.select(dialect.sessions.try_session_lock(ours, ME)),
         "shown": sa.select(dialect.sessions.lock_holder(ours, ME)),

@@ -11,9 +11,8 @@ from claimjobs.database.clock import age_at
 from claimjobs.database.connect import connected
 from claimjobs.database.connection import Connector
 from claimjobs.database.transactions import unless_hidden
-from claimjobs.dialects.types import database_now
 from claimjobs.enqueue.notifier import A_BATCH, Notifier
-from claimjobs.statements.owners import paused
+from claimjobs.statements import owners as statements
 from claimjobs.table.backend import Backend, check_shared
 
 EVERYBODY: Final = 10_000 * A_BATCH
@@ -24,17 +23,14 @@ def pause(engine: sa.Engine, connector: Connector, backend: Backend, reason: str
     """Write that the queue is paused. Raises TableMissing if there is no table of queues."""
     with connected(engine) as connection:
         check_shared(connection, backend, backend.queues)
-    queues, claims, now = backend.queues, backend.roles.recorded_as, database_now()
-    # If it is paused already, only the reason changes.
-    values = {"paused": sa.func.coalesce(queues.c.paused, now), "reason": reason}
-    update = sa.update(queues).where(queues.c.claims == claims).values(values)
+    queue = backend.queues, backend.roles.recorded_as, reason
     try:
         for attempt in connector.attempts():
             with attempt as connection:
-                if not connection.execute(update).rowcount:
-                    connection.execute(sa.insert(queues).values(claims=claims, paused=now, reason=reason))
+                if not connection.execute(statements.pause(*queue)).rowcount:
+                    connection.execute(statements.pause_first(*queue))
     except sa.exc.IntegrityError:  # another session has inserted the row just now
-        connector.write(update)
+        connector.write(statements.pause(*queue))
 
 
 def resume(engine: sa.Engine, connector: Connector, backend: Backend, notifier: Notifier) -> bool:
@@ -42,7 +38,7 @@ def resume(engine: sa.Engine, connector: Connector, backend: Backend, notifier: 
     queues = backend.queues
     with connected(engine) as connection:
         check_shared(connection, backend, queues)
-    was_paused = connector.write(sa.delete(queues).where(queues.c.claims == backend.roles.recorded_as)) > 0
+    was_paused = connector.write(statements.resume(queues, backend.roles.recorded_as)) > 0
     with connected(engine) as connection, contextlib.suppress(sa.exc.SQLAlchemyError), connection.begin():
         notifier.wake(connection, EVERYBODY)
     return was_paused
@@ -52,5 +48,5 @@ def read_pause(connection: sa.Connection, backend: Backend) -> tuple[float | Non
     """For how many seconds the queue has been paused, and why. A transaction as a hold needs no table of queues."""
     row = None
     with unless_hidden(connection, backend.dialect):
-        row = connection.execute(paused(backend.queues, backend.roles.recorded_as)).first()
+        row = connection.execute(statements.paused(backend.queues, backend.roles.recorded_as)).first()
     return (None, None) if row is None else (age_at(row.now, row.paused), row.reason)

@@ -140,7 +140,7 @@ def read_stats(
     paused, reason = read_pause(connection, backend)
     ownerless = 0
     if asks_ownerless:
-        count = sa.select(sa.func.count()).select_from(roles.table).where(claimed_by_nobody(roles))
+        count = stored_jobs.count(roles, (claimed_by_nobody(roles),))
         ownerless = connection.execute(count).scalar_one()
     return Stats(
         unclaimed=mine,

@@ -55,14 +55,12 @@ class UniqueKey:
         insert = dialect.insert_unless_there(roles.table, columns) if dialect.skips_duplicates else None
         self.insert = None if insert is None else insert.returning(*roles.key)
         """Inserts rows, and leaves out those that are there. None: an INSERT of such a row is refused."""
-        among = dialect.among(columns, "values")
-        self._there = sa.select(*columns).select_from(roles.table).where(among)
+        self._there = statements.there(roles, dialect, columns)
         self.changes = on_duplicate != "skip"
         if not self.changes:
             return
         self._now = now = database_now()
-        rows = sa.select(*roles.key, *columns).where(among).order_by(*roles.key)
-        self._lock = rows.with_for_update(of=roles.table)
+        self._lock = statements.lock_there(roles, dialect, columns)
         self._states = statements.states(roles, dialect, job_rows(backend, now).state)
         if on_duplicate == "again":
             self._mark, self._renew = statements.mark(roles, dialect), statements.renew(roles, dialect, now)

@@ -17,6 +17,7 @@ from claimjobs.dialects.inspection import Finding, Inspection, Plan, TableRead
 from claimjobs.job import key_of
 from claimjobs.options import HoldKind, Liveness
 from claimjobs.settle.settler import Settler
+from claimjobs.statements import samples
 from claimjobs.statements.stored_jobs import count
 from claimjobs.table.backend import Backend
 from claimjobs.table.claim_index import claim_index, indexes_of, missing_index
@@ -58,9 +59,8 @@ class Subject:
 
     def some_keys(self, connection: sa.Connection) -> list[Key]:
         """The keys of a few rows, as far as the driver can read them."""
-        columns, dialect = self.backend.source.key, self.backend.dialect
-        rows = sa.select(*columns).where(*dialect.readable(columns)).limit(FEW)
-        return [key_of(row) for row in connection.execute(rows)]
+        rows = connection.execute(samples.keys(self.backend.source, self.backend.dialect, FEW))
+        return [key_of(row) for row in rows]
 
 
 class _Caught(Exception):
@@ -120,10 +120,8 @@ def plan_findings(connection: sa.Connection, subject: Subject) -> Iterator[Findi
     if backend.by_lease:
         with _noted(connection, subject, "read the owners", refused):
             # A planner may find out that a statement for a dead owner reaches no row.
-            living = sa.select(sa.func.min(backend.owners.c.id)).where(backend.owners.c.died.is_(None))
-            owner = connection.scalar(living) or NOBODY
-        columns = backend.owners.columns
-        row = sa.insert(backend.owners).from_select(columns.keys(), sa.select(*columns).where(sa.false()))
+            owner = connection.scalar(samples.living(backend.owners)) or NOBODY
+        row = samples.register_none(backend.owners)
         with _noted(connection, subject, "register", refused):
             subject.inspection.plan(connection, *as_sent(connection, row))
     for phase in subject.phases(connection, owner):
@@ -138,7 +136,7 @@ def plan_findings(connection: sa.Connection, subject: Subject) -> Iterator[Findi
         yield _index_finding(connection, subject, is_small=rows < SMALL)
     else:  # it must not be altered; the right to lock its rows is checked when that is done
         with _noted(connection, subject, "lock rows", refused):
-            connection.execute(sa.select(*backend.source.key).where(sa.false()).with_for_update()).close()
+            connection.execute(samples.lock_none(backend.source)).close()
     if refused:
         says = f"this user may not {', '.join(refused)}, as a consumer must"
         step = "explain with a consumer's account, or grant what docs/security.md has for one"

@@ -16,7 +16,8 @@ from claimjobs.database.error_translation import reason
 from claimjobs.dialects.inspection import Finding, NotShown
 from claimjobs.errors import ClaimjobsError, ServerUnfit, StateMissing
 from claimjobs.explain.plans import NOBODY, SIZE, Subject, as_sent
-from claimjobs.statements.claim import free_ones
+from claimjobs.statements import samples
+from claimjobs.statements.owners import register
 from claimjobs.table.reflection import MARK_LOST, lost_mark
 from claimjobs.table.roles import AGAIN
 
@@ -44,9 +45,7 @@ def states(connection: sa.Connection, subject: Subject) -> Iterator[Finding]:
     roles = subject.backend.source
     if roles.status is None:  # as that of a table with a side-car, which has the states
         return
-    columns = roles.status.label("value"), roles.state.name.label("state")
-    first = sa.select(*columns).limit(LOOKED_AT).subquery()
-    rows = connection.execute(sa.select(first.c.value, first.c.state).distinct()).all()
+    rows = connection.execute(samples.states(roles, roles.status, LOOKED_AT)).all()
     if rows and all(row.state is None for row in rows):
         found = sorted("NULL" if row.value is None else repr(row.value) for row in rows)
         more = f" and {len(found) - SHOWN} more values" if len(found) > SHOWN else ""
@@ -172,8 +171,8 @@ def _locks_nothing(engine: sa.Engine, subject: Subject) -> bool:
     False also if that cannot be tried: the table has no row that is free, this account may lock none, or a pooler may
     let the second session wait for the end of the first. The locks last some milliseconds.
     """
-    dialect, table = subject.backend.dialect, subject.backend.source
-    lock = free_ones(dialect.restrict_to_keys(sa.select(*table.key), table.key, table.key_index), table)
+    dialect = subject.backend.dialect
+    lock = samples.lock(subject.backend.source, dialect)
     alone = sa.Engine(engine.pool.recreate(), engine.dialect, engine.url)  # the engine's pool may have no second one
     try:
         with suppress(sa.exc.DBAPIError, ClaimjobsError), connected(engine) as first, connected(alone) as second:
@@ -193,7 +192,7 @@ def claim_once(connection: sa.Connection, subject: Subject) -> Iterator[Finding]
     inspection, backend, owner = subject.inspection, subject.backend, NOBODY
     if backend.by_lease:  # nobody else sees this one
         row = {"host": "", "pid": 0, "claims": backend.roles.recorded_as, "lease": subject.liveness.lease}
-        [owner] = connection.execute(sa.insert(backend.owners), row).inserted_primary_key or [NOBODY]
+        [owner] = connection.execute(register(backend.owners), row).inserted_primary_key or [NOBODY]
     table = backend.source.table
     before = inspection.rows_read(connection, table)
     jobs = len(subject.plan.strategy.claim(connection, owner, ClaimRequest(SIZE, SIZE)).jobs)

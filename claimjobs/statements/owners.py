@@ -17,6 +17,21 @@ from claimjobs.table.definitions import FIRST_OWNER
 from claimjobs.table.roles import ColumnRoles
 
 
+def register(owners: sa.Table) -> sa.Insert:
+    """Insert an owner (`host`, `pid`, `claims`, `lease`). The database gives it the next id, if it has none."""
+    return sa.insert(owners)
+
+
+def largest_id(owners: sa.Table) -> sa.Select[Any]:
+    """The largest id of an owner; NULL: there is none."""
+    return sa.select(sa.func.max(owners.c.id))
+
+
+def note_unclaimable(owners: sa.Table, rows: int) -> sa.Update:
+    """Write how many rows `me` leaves, because no claim can take them."""
+    return sa.update(owners).where(me(owners)).values(unclaimable=rows)
+
+
 def is_used(owners: sa.Table, dialect: Dialect, recorded: Sequence[sa.ColumnElement[bool]]) -> sa.Select[Any]:
     """Whether somebody used the id `me` before, whose row is gone: its claims are `recorded`, or a session has it."""
     return sa.select(sa.or_(dialect.sessions.lock_holder(owners, ME).is_not(None), *recorded))
@@ -173,6 +188,22 @@ def resumed(queues: sa.Table, claims: str) -> sa.ColumnElement[Any]:
     """NULL while the queue is paused."""
     is_paused = sa.exists().where(queues.c.claims == claims, queues.c.paused.is_not(None))
     return sa.select(sa.literal(1)).where(~is_paused).scalar_subquery()
+
+
+def pause(queues: sa.Table, claims: str, reason: str | None) -> sa.Update:
+    """Pause a queue that has a row. If it is paused already, only the reason changes."""
+    since = sa.func.coalesce(queues.c.paused, database_now())
+    return sa.update(queues).where(queues.c.claims == claims).values(paused=since, reason=reason)
+
+
+def pause_first(queues: sa.Table, claims: str, reason: str | None) -> sa.Insert:
+    """Pause a queue that has no row."""
+    return sa.insert(queues).values(claims=claims, paused=database_now(), reason=reason)
+
+
+def resume(queues: sa.Table, claims: str) -> sa.Delete:
+    """Resume a queue."""
+    return sa.delete(queues).where(queues.c.claims == claims)
 
 
 # --- idle owners: they mark themselves as asleep, check for work now and then, and are woken ---------------
