@@ -35,7 +35,7 @@ VALUES: list[Any] = [
 
 
 @pytest.mark.parametrize("value", VALUES, ids=lambda value: repr(value)[:20])
-def test_thesize_in_sql_of_a_value_is_never_underestimated(value: Any) -> None:
+def test_the_size_in_sql_of_a_value_is_never_underestimated(value: Any) -> None:
     written = escape_item(value, "utf8mb4")
     assert size_in_sql((value,)) >= len(f"({written}), ".encode("utf8", "surrogateescape"))
     assert size_in_sql((value,) * 1_000) >= 1_000 * len(f"({written}), ".encode("utf8", "surrogateescape"))
@@ -46,7 +46,7 @@ def test_values_of_several_kinds_count_all() -> None:
     assert size_in_sql((*texts, *data, 1, None)) >= 7_000
 
 
-def test_thesize_in_sql_of_what_is_not_known_has_no_bound() -> None:
+def test_the_size_in_sql_of_what_is_not_known_has_no_bound() -> None:
     class Text(str):
         __slots__ = ()
 
