@@ -143,7 +143,7 @@ def test_what_is_held_is_bounded_and_what_was_not_begun_is_released_at_the_end(b
 def test_a_job_that_raises_fails_alone_and_says_how(backend: Backend, executor: str) -> None:
     told: dict[str, list[Any]] = {"retry": [], "dead": []}
     queue = backend.queue(
-        retry=Retry(attempts=3),
+        retry=Retry(attempts=3, base=60),  # no job is due again before a slow drain has ended
         on_done="keep",
         on_retry=lambda job, error: told["retry"].append((job.d, str(error))),
         on_dead=lambda job, error: told["dead"].append((job.d, str(error))),
