@@ -356,12 +356,9 @@ class Batch:
             with shielded():  # what is committed is noted before `Cancelled` is raised
                 if self._order:
                     with tracing.span("settle", self._roles.name, len(self._order)):
-                        if self._hold.keeps_locks:
-                            self._hold.commit(self._claimed, self._outcomes)
-                        else:
-                            following = self._following if claims_next and error is None else None
-                            lost = self._hold.end(self._claimed, self._outcomes, following)
-                            self.lost = tuple(job for job in self._order if job.key in lost) if lost else ()
+                        following = self._following if claims_next and error is None else None
+                        lost = self._hold.end(self._claimed, self._outcomes, following)
+                        self.lost = tuple(job for job in self._order if job.key in lost) if lost else ()
                 self._mark_settled()
         except BaseException as raised:
             self._note_unwritten(raised)

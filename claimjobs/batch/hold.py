@@ -53,8 +53,8 @@ class Hold(ABC):
     """
 
     keeps_locks: bool
-    """Whether an open transaction keeps jobs locked until `commit`. If that fails, it cannot be tried again. If not,
-    jobs are locked for a claim only, and held until `end`.
+    """Whether an open transaction keeps jobs locked until `end`. If that fails, it cannot be tried again. If not, jobs
+    are locked for a claim only.
     """
 
     def __init__(self, context: HoldContext, settler: Settler) -> None:
@@ -121,19 +121,14 @@ class Hold(ABC):
             self._forgotten = time.monotonic()
             connection.execute(forget)
 
+    @abstractmethod
     def end(self, claimed: ClaimResult, outcomes: Outcomes, following: Following | None = None) -> set[Key]:
-        """Write the outcomes of claimed jobs; return the keys of the jobs that this consumer held no longer.
+        """Write the outcomes of claimed jobs and commit; return the keys of the jobs that this consumer held no longer.
 
-        Afterwards `outcomes` are those that were written. `following`: jobs are claimed in the same transaction; if
-        that claim fails, it only settles. These jobs wait for `take_following`, and are released after half a lease.
+        Afterwards `outcomes` are those that were written. `following`: jobs are claimed in the same transaction, by
+        lease; if that claim fails, it only settles. These jobs wait for `take_following`, and are released after half a
+        lease.
         """
-        raise NotImplementedError("an open transaction is committed")
-
-    def commit(self, claimed: ClaimResult, outcomes: Outcomes) -> None:
-        """Write the outcomes of claimed jobs in the open transaction that holds them, and commit it. Afterwards
-        `outcomes` are those that were written.
-        """
-        raise NotImplementedError("a lease is ended")
 
     def take_following(self, claimed: ClaimResult) -> bool:
         """Whether this claim of a settle is still held. Each claim is given once."""

@@ -204,7 +204,7 @@ class LeaseHold(Hold):
                 outcomes.become(outcomes.only(()))
                 self._report.lost += len(lost)
                 return lost
-            if not outcomes.all_done:
+            if outcomes.gives_back:
                 self.restart_from_head()
             if following is not None and plan is not None and self._may_claim(settled=claimed):
                 unsettled, next_claim = self._settle_and_claim(claimed.owner, outcomes, following.size, plan)
@@ -303,7 +303,8 @@ class LeaseHold(Hold):
                 lost = set()
         keys = outcomes.keys()
         self.held.remove(claimed)
-        self._keys.call(claimed.jobs, given_back=not outcomes.all_done)
+        # After a dead job the later ones of its key may be claimed.
+        self._keys.call(claimed.jobs, given_back=outcomes.gives_back or bool(outcomes.dead))
         if lost:
             outcomes.become(outcomes.only(set(keys) - lost))
         outcomes.count(self._report)

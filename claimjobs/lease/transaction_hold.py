@@ -17,12 +17,13 @@ from dataclasses import replace
 import sqlalchemy as sa
 
 from claimjobs.batch.claim_plan import ClaimPlan
-from claimjobs.batch.hold import Hold, HoldContext
+from claimjobs.batch.hold import Following, Hold, HoldContext
 from claimjobs.batch.open_transaction import BatchTransaction, HandlerWrites, IsolatingSettle, OpenTransaction
 from claimjobs.claim.record import record_of
 from claimjobs.claim.strategy import NOTHING, ClaimRequest, ClaimResult
 from claimjobs.database.connection import Connector
 from claimjobs.database.error_translation import reason
+from claimjobs.dialects import Key
 from claimjobs.errors import BatchRolledBack, ClaimjobsError, ClaimsDiffer, CrossedFork, NoOpenTransaction
 from claimjobs.lease.owner import Owner
 from claimjobs.lease.registry import check_claims
@@ -76,12 +77,12 @@ class TransactionHold(Hold):
             with self._one_at_a_time:
                 claimed = self._claim_until_over(transaction, size, plan)
         except BaseException:
-            self._end(transaction)
+            self._give_back(transaction)
             raise
         transaction.batch = BatchTransaction(transaction, claimed)
         if claimed.jobs and not self._control.expired:  # after this check `release_held` finds the batch
             return claimed
-        self._end(transaction)
+        self._give_back(transaction)
         return NOTHING if claimed.jobs else claimed
 
     def _take(self) -> OpenTransaction:
@@ -91,7 +92,7 @@ class TransactionHold(Hold):
         for transaction in open_ones:
             if transaction.batch is not None and transaction.batch.is_dropped:
                 transaction.batch = None
-                self._end(transaction)
+                self._give_back(transaction)
         with self._guard:
             if not self._idle:
                 self._idle.append(OpenTransaction(self._context.engine, self._backend, self._liveness, self._report))
@@ -124,7 +125,7 @@ class TransactionHold(Hold):
                 raise
             self._pause_read_at = math.inf  # it is missing, or this user may not read it: do not try again
         finally:
-            self._end(transaction)
+            self._give_back(transaction)
 
     def _next_request(self, connector: Connector, size: int, plan: ClaimPlan) -> ClaimRequest:
         connector.close()  # the last try claimed nothing, and where a sweep begins is read in a transaction of its own
@@ -139,8 +140,8 @@ class TransactionHold(Hold):
 
     # --- settling --------------------------------------------------------------------------------------
 
-    def commit(self, claimed: ClaimResult, outcomes: Outcomes) -> None:
-        """Raises BatchRolledBack, NoOpenTransaction, CrossedFork. Nothing is claimed: the transaction ends."""
+    def end(self, claimed: ClaimResult, outcomes: Outcomes, following: Following | None = None) -> set[Key]:
+        """Raises BatchRolledBack, NoOpenTransaction, CrossedFork. Nothing is claimed, and no job can be lost."""
         if self._process != os.getpid():
             raise CrossedFork
         batch = self._open(claimed)
@@ -156,13 +157,14 @@ class TransactionHold(Hold):
             self._makes_savepoints = self._makes_savepoints or settling.was_refused
             raise batch.transaction.explained(gone, time.monotonic() - batch.since) from gone.__cause__
         finally:
-            self._end(batch.transaction)
-            if not (settled and settling.written.all_done):  # some jobs are unclaimed again
+            self._give_back(batch.transaction)
+            if not settled or settling.written.gives_back:
                 self.restart_from_head()
         outcomes.become(settling.written)
         outcomes.count(self._report)
         if settling.refused is not None:
             raise BatchRolledBack(reason(settling.refused), isolates=True) from settling.refused
+        return set()
 
     def writes_of(self, claimed: ClaimResult) -> HandlerWrites:
         return self._open(claimed) or HandlerWrites()
@@ -181,7 +183,7 @@ class TransactionHold(Hold):
     def progress(self, claimed: ClaimResult) -> None:
         """Do nothing: the locks last as long as the transaction is open."""
 
-    def _end(self, transaction: OpenTransaction) -> None:
+    def _give_back(self, transaction: OpenTransaction) -> None:
         transaction.close()
         with self._guard:
             if transaction in self._busy:

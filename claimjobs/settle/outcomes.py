@@ -60,9 +60,14 @@ class Outcomes:
         return len(self) == len(self.released)
 
     @property
+    def gives_back(self) -> bool:
+        """Whether some job is unclaimed again."""
+        return bool(self.released or self.retried or self.suspects)
+
+    @property
     def all_done(self) -> bool:
         """Whether no job has another outcome than done, and nothing else is to be written for it."""
-        return not (self.released or self.retried or self.dead or self.suspects or any(self.done.values()))
+        return not (self.gives_back or self.dead or any(self.done.values()))
 
     @property
     def is_done_batch(self) -> bool:

@@ -15,13 +15,13 @@ from claimjobs.claim.strategy import ClaimRequest, ClaimResult, ClaimStrategy
 from claimjobs.statements.find import Selection, keyset_order_of
 from tests.backends import Backend
 from tests.conformance.jobs import jobs, names
-from tests.conformance.owners import JOBS, hold_of, still
+from tests.conformance.owners import JOBS, still
 
 
 def begins(queue: Queue) -> list[bool]:
     """Whether each claim from now on begins at the head."""
     seen: list[bool] = []
-    search = hold_of(queue)._range
+    search = queue._consumer.hold._range
     next_request = search.next_request
 
     def watched(size: int, strategy: ClaimStrategy) -> ClaimRequest:
@@ -56,6 +56,26 @@ def test_claims_go_on_where_the_last_one_ended(backend: Backend, monkeypatch: py
         ["0006", "0007", "0008"],
     ]
     assert seen == [True, False, False]
+
+
+@pytest.mark.parametrize("hold", ["lease", "transaction"])
+def test_claims_go_on_after_jobs_with_results_and_after_dead_ones(
+    backend: Backend, monkeypatch: pytest.MonkeyPatch, hold: Literal["lease", "transaction"]
+) -> None:
+    never_back(monkeypatch)
+    queue = backend.queue(on_done="keep", hold=hold)
+    queue.enqueue(jobs(10))
+    seen = begins(queue)
+    with queue.claim(2) as batch:
+        batch.done(d="again")
+    with queue.claim(2) as batch:
+        batch.fail(batch[0], "broken", retry=False)
+        batch.done()
+    with queue.claim(2) as batch:
+        assert names(batch) == ["0004", "0005"]
+        batch.release()
+    assert names(queue.claim(2)) == ["0004", "0005"]
+    assert seen == [True, False, False, True]
 
 
 def test_what_stands_before_is_found_when_a_claim_falls_short(
