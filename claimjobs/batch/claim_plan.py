@@ -13,11 +13,10 @@ from typing import Any, Final
 import sqlalchemy as sa
 
 from claimjobs.batch.settle_and_claim import SettleAndClaim
-from claimjobs.claim.batch_statement import batch_statement
 from claimjobs.claim.key_locking import KeyLocking
 from claimjobs.claim.key_search import KeySearch, KeySweep
 from claimjobs.claim.locking import JobLocks, Locking, RecheckedLocks, RowLocks, SideCarLocks, TwoPhases
-from claimjobs.claim.one_statement import OneStatement
+from claimjobs.claim.one_statement import BatchStatement, OneStatement, batch_statement
 from claimjobs.claim.record import ClaimRecord
 from claimjobs.claim.strategy import ClaimStrategy
 from claimjobs.database.connect import connected
@@ -58,12 +57,14 @@ class ClaimPlan:
     """A scalar that is NULL if no key of `per_key` is due; None: there is no `per_key`."""
     is_limited: bool = False
     """Whether a settle must be committed before the next claim, which counts what is claimed of the same keys."""
+    batch_claim: BatchStatement | None = None
+    """What claims per batch in one statement, from batch to batch; None: it cannot be used."""
     _settle_and_claim: SettleAndClaim | None = field(default=None, init=False)
 
     def way_to_settle_and_claim(self, settler: Settler) -> SettleAndClaim:
         """How a batch is settled and the next one claimed in one transaction. Built at the first call."""
         if self._settle_and_claim is None:
-            self._settle_and_claim = SettleAndClaim(settler, self.strategy)
+            self._settle_and_claim = SettleAndClaim(settler, self.strategy, self.batch_claim)
         return self._settle_and_claim
 
     @cached_property
@@ -122,6 +123,7 @@ class ClaimPlans:
                 changes=changes,
                 due_keys=None if keys is None else keys.is_due,
                 is_limited=self._per_key is not None and self._per_key.limit is not None,
+                batch_claim=self._batch_claim(selection),
             )
         return last
 
@@ -166,11 +168,9 @@ class ClaimPlans:
             self._need_index(selection)
             locking = KeyLocking(self._per_key, key_rows, self._search, sweep or KeySweep(self._sweep.place))
         backend, record = self._backend, self._record
-        may_be_one = locking is None and not selection.reads_other_rows and backend.user_table is None
-        if may_be_one and record.names_owner and backend.dialect.claims_in_one_statement and not lock_before_mark:
+        marks_at_once = record.names_owner and backend.dialect.claims_in_one_statement and not lock_before_mark
+        if marks_at_once and self._may_be_one(selection):
             return OneStatement(backend, selection, record, self._now)
-        claim_rows = backend.roles.claim_rows
-        at_once = batch_statement(backend, selection, claim_rows) if may_be_one and claim_rows is not None else None
         locking = locking or RowLocks()
         locks: JobLocks
         if backend.user_table is not None:
@@ -179,7 +179,18 @@ class ClaimPlans:
             locks = locking.locks(backend, selection, known=list(record.values_of(0)))
         if selection.reads_other_rows:
             locks = RecheckedLocks(backend, selection, locks)
-        return TwoPhases(locks, record, at_once)
+        return TwoPhases(locks, record)
+
+    def _may_be_one(self, selection: Selection) -> bool:
+        """Whether one statement may find and lock jobs."""
+        has_own_way = self._locking is not None or self._per_key is not None or self._backend.user_table is not None
+        return not (has_own_way or selection.reads_other_rows)
+
+    def _batch_claim(self, selection: Selection) -> BatchStatement | None:
+        claim_rows = self._backend.roles.claim_rows
+        if claim_rows is None or not self._may_be_one(selection):
+            return None
+        return batch_statement(self._backend, selection, claim_rows)
 
     def _need_index(self, selection: Selection) -> None:
         """Raises KeyUnfit, with the statement, if no index finds the jobs of a key in their order."""

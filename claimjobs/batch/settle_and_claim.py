@@ -9,8 +9,7 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from claimjobs.claim.locking import TwoPhases
-from claimjobs.claim.one_statement import OneStatement
+from claimjobs.claim.one_statement import BatchStatement, OneStatement
 from claimjobs.claim.record import NUMBERS
 from claimjobs.claim.strategy import NOTHING, ClaimRequest, ClaimResult, ClaimStrategy
 from claimjobs.database.compiled_statement import CompiledStatement, Sent, rows_together
@@ -30,13 +29,14 @@ class SettleAndClaim:
       they are one transaction. So BEGIN and COMMIT are not sent either.
     """
 
-    def __init__(self, settler: Settler, strategy: ClaimStrategy) -> None:
+    def __init__(self, settler: Settler, strategy: ClaimStrategy, batch_claim: BatchStatement | None) -> None:
+        """`batch_claim`: what claims per batch in one statement; None: it cannot be used."""
         self._settler, self._strategy = settler, strategy
         self._one = self._claim = None
         if settler.whole is not None and isinstance(strategy, OneStatement):
             self._one = strategy.settling(settler.whole.statement)
-        elif settler.whole is not None and isinstance(strategy, TwoPhases) and strategy.at_once is not None:
-            self._claim = strategy.at_once
+        elif settler.whole is not None and batch_claim is not None:
+            self._claim = batch_claim
             self._settle = CompiledStatement(settle_and_check(settler.whole.statement, self._claim.claim_rows))
         self._were_together = False
         """Whether the last two statements were sent together: SQLAlchemy, which must send some, knows no pipeline."""

@@ -9,7 +9,6 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from claimjobs.claim.batch_statement import BatchStatement
 from claimjobs.claim.candidates import (
     CandidateFinder,
     CursorStatement,
@@ -86,12 +85,10 @@ class TwoPhases(ClaimStrategy):
 
     needs_no_transaction = False
 
-    def __init__(self, locks: JobLocks, record: ClaimRecord, at_once: BatchStatement | None = None) -> None:
+    def __init__(self, locks: JobLocks, record: ClaimRecord) -> None:
         """`locks` need not read the columns of `record.values_of`."""
         self._locks, self._record = locks, record
         self.keyset_order, self.is_lazy = locks.keyset_order, locks.is_lazy
-        self.at_once = at_once
-        """One statement for a claim that is sent together with a settle; None: there is none."""
 
     def claim(self, connection: sa.Connection, owner: int, request: ClaimRequest) -> ClaimResult:
         claimed = self._locks.lock(connection, request, self._record.values_of(owner))
