@@ -15,6 +15,7 @@ import sqlalchemy as sa
 from claimjobs.batch.claim_plan import ClaimPlan, ClaimPlans
 from claimjobs.batch.open_transaction import HandlerWrites
 from claimjobs.claim.candidate_range import CandidateRange
+from claimjobs.claim.candidates import most_keys
 from claimjobs.claim.strategy import NOTHING, ClaimRequest, ClaimResult
 from claimjobs.control import Control
 from claimjobs.database.connection import Connector
@@ -23,7 +24,6 @@ from claimjobs.errors import ClaimjobsError
 from claimjobs.options import Liveness, Retry
 from claimjobs.report import Report
 from claimjobs.settle.failures import Failures
-from claimjobs.settle.outcome_table import most_keys
 from claimjobs.settle.outcomes import Outcomes
 from claimjobs.settle.settler import Settler
 from claimjobs.statements.find import ends
@@ -92,8 +92,7 @@ class Hold(ABC):
             with contextlib.suppress(sa.exc.DBAPIError, ClaimjobsError):
                 sweep.start(connector.rows(ends(self._backend.source, plan.selection), patience=0), size)
         # A statement with more keys would be too large. Fewer jobs are claimed then.
-        request = self._range.next_request(int(min(size, self._most_keys)), plan.strategy)
-        return request._replace(limit=int(min(request.limit, self._most_keys)))
+        return self._range.next_request(int(min(size, self._most_keys)), plan.strategy)
 
     @abstractmethod
     def _claim_once(self, connector: Connector, request: ClaimRequest, plan: ClaimPlan) -> ClaimResult:

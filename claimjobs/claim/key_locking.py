@@ -17,16 +17,15 @@ from uuid import UUID
 
 import sqlalchemy as sa
 
-from claimjobs.claim.candidates import check_keys, first_group, first_locked_group
+from claimjobs.claim.candidates import first_group
 from claimjobs.claim.key_search import ALONE, KeyRow, KeySearch, KeySweep
-from claimjobs.claim.locking import JobLocks, Locking
-from claimjobs.claim.row_reader import AS_IT_IS, Marked, RowReader
+from claimjobs.claim.locking import CandidateLock, JobLocks, Locking
+from claimjobs.claim.row_reader import AS_IT_IS, Marked
 from claimjobs.claim.strategy import LATER, NOTHING, ClaimRequest, ClaimResult, Phase
 from claimjobs.database.compiled_statement import CompiledStatement
 from claimjobs.dialects import Key
 from claimjobs.job import Job, key_of, values_of
 from claimjobs.options import PerKey, Rate
-from claimjobs.statements.claim import lock
 from claimjobs.statements.find import Selection
 from claimjobs.statements.key_rows import AT, KeyStatements, parts_of
 from claimjobs.table.backend import Backend
@@ -71,10 +70,8 @@ class KeyRowLocks(JobLocks):
     def __init__(self, keys: KeyLocking, backend: Backend, selection: Selection, known: Sequence[str]) -> None:
         self._per_key, self._statements = keys.per_key, keys.statements
         self._search, self._sweep = keys.search, keys.sweep
-        self._roles, dialect, statements = backend.roles, backend.dialect, keys.statements
-        self._lateral = dialect.has_lateral
-        self._reader = RowReader(backend.roles, dialect, known)
-        self._lock = CompiledStatement(lock(backend.roles, dialect, selection, self._reader.parts))
+        self._lateral, statements = backend.dialect.has_lateral, keys.statements
+        self._lock = CandidateLock(backend, selection, known)
         columns = [*backend.source.key, *statements.key]
         self._as_read = all(
             isinstance(column.type, AS_READ) and not isinstance(column.type, sa.Enum) for column in columns
@@ -118,12 +115,11 @@ class KeyRowLocks(JobLocks):
         types = [column.type for column in self._statements.key]
         key = key_of([UUID(int=0) if isinstance(type_, sa.Uuid) else type_.python_type() for type_ in types])
         some = {"claimjobs_per_keys": [key]} if self._lateral else parts_of(key)
-        candidates = {"claimjobs_candidates": keys, "claimjobs_size": request.size}
         return [
             Phase("key rows", self._next[False].statement, {"claimjobs_rows_wanted": request.size}),
             *([Phase("claimed", self._count.statement, {"claimjobs_per_keys": [key]})] if self._per_key.limit else []),
             Phase("find", self._jobs.statement, {"claimjobs_each": request.size, **some}),
-            Phase("lock", self._lock.statement, candidates),
+            self._lock.phase(request, keys),
         ]
 
     def _call_again(self, connection: sa.Connection) -> None:
@@ -258,11 +254,7 @@ class KeyRowLocks(JobLocks):
         self, connection: sa.Connection, candidates: list[Key], size: int, marked: Marked
     ) -> tuple[list[Job], bool]:
         self._sweep.tried += candidates
-        given = {"claimjobs_candidates": candidates, "claimjobs_size": size}
-        chosen, suspects = first_locked_group(self._reader, self._lock.rows(connection, given, self._reader), size)
-        jobs = self._reader.jobs(chosen, marked)
-        check_keys(self._roles, jobs)
-        return jobs, suspects
+        return self._lock.jobs(connection, candidates, size, marked)
 
     def _rows(self, connection: sa.Connection, read: CompiledStatement, given: Mapping[str, Any]) -> Sequence[Any]:
         if self._as_read and not (read is self._jobs and self._per_key.waits):  # then it reads an instant, too

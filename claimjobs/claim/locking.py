@@ -14,9 +14,11 @@ from claimjobs.claim.candidates import (
     CursorStatement,
     at_most,
     check_keys,
+    cut,
     examined_of,
     first_group,
     first_locked_group,
+    most_keys,
     place_of,
 )
 from claimjobs.claim.record import ClaimRecord
@@ -24,7 +26,7 @@ from claimjobs.claim.row_reader import AS_IT_IS, Marked, RowReader
 from claimjobs.claim.strategy import NOTHING, ClaimRequest, ClaimResult, ClaimStrategy, Phase
 from claimjobs.database.compiled_statement import CompiledStatement
 from claimjobs.dialects import Key
-from claimjobs.job import key_of, with_claim
+from claimjobs.job import Job, key_of, with_claim
 from claimjobs.options import HOLDS, HoldKind
 from claimjobs.statements.claim import find_and_lock, last_of, lock, lock_first
 from claimjobs.statements.find import SIZE, KeysetOrder, Selection
@@ -100,16 +102,46 @@ class TwoPhases(ClaimStrategy):
         return [*self._locks.phases(request, keys), *self._record.phases(owner, keys)]
 
 
+class CandidateLock:
+    """Phase 2 as a statement of its own: it locks those of some candidates that are still free."""
+
+    def __init__(self, backend: Backend, selection: Selection, known: Sequence[str]) -> None:
+        self._roles, self.most_keys = backend.roles, most_keys(backend.roles, backend.dialect)
+        self._reader = RowReader(backend.roles, backend.dialect, known)
+        self._statement = CompiledStatement(lock(backend.roles, backend.dialect, selection, self._reader.parts))
+
+    def jobs(
+        self, connection: sa.Connection, candidates: Sequence[Key], size: int, marked: Marked
+    ) -> tuple[list[Job], bool]:
+        """The first jobs that are free, at most `size`; and whether they are suspects. It is sent again only if there
+        are more candidates than one statement may have.
+        """
+        locked: list[Any] = []
+        for some in cut(candidates, self.most_keys):
+            given = {"claimjobs_candidates": some, "claimjobs_size": size - len(locked)}
+            locked += self._statement.rows(connection, given, self._reader)
+            if len(locked) >= size:
+                break
+        if not locked:
+            return [], False
+        chosen, suspects = first_locked_group(self._reader, locked, size)
+        jobs = self._reader.jobs(chosen, marked)
+        check_keys(self._roles, jobs)
+        return jobs, suspects
+
+    def phase(self, request: ClaimRequest, keys: list[Key]) -> Phase:
+        given = {"claimjobs_candidates": keys, "claimjobs_size": request.size}
+        return Phase("lock", self._statement.statement, given)
+
+
 class FindThenLock(JobLocks):
     """Two statements, for any database with SKIP LOCKED: the client sends the candidates' keys back."""
 
     is_lazy = False
 
     def __init__(self, backend: Backend, selection: Selection, known: Sequence[str] = ()) -> None:
-        self._roles = backend.roles
         self._finder = CandidateFinder(backend, selection)
-        self._reader = RowReader(backend.roles, backend.dialect, known)
-        self._lock = CompiledStatement(lock(backend.roles, backend.dialect, selection, self._reader.parts))
+        self._lock = CandidateLock(backend, selection, known)
         self.keyset_order = self._finder.keyset_order
 
     def lock(self, connection: sa.Connection, request: ClaimRequest, marked: Marked = AS_IT_IS) -> ClaimResult:
@@ -127,18 +159,12 @@ class FindThenLock(JobLocks):
     ) -> ClaimResult:
         """Lock those of the candidates that are still free. `rows`: of a search. `taken`: keys that are not free."""
         candidates, size = first_group(rows, request.size)
-        given = {"claimjobs_candidates": [key for key in candidates if key not in taken], "claimjobs_size": size}
-        locked = self._lock.rows(connection, given, self._reader) if given["claimjobs_candidates"] else ()
-        chosen, suspects = first_locked_group(self._reader, locked, size) if locked else ((), False)
-        jobs = self._reader.jobs(chosen, marked)
-        check_keys(self._roles, jobs)
+        jobs, suspects = self._lock.jobs(connection, [key for key in candidates if key not in taken], size, marked)
         end = self._finder.end(connection, request) if not jobs and len(rows) >= request.limit else None
         return ClaimResult(jobs, len(rows), examined_of(candidates, jobs, size), suspects=suspects, end=end)
 
     def phases(self, request: ClaimRequest, keys: list[Key]) -> list[Phase]:
-        candidates = {"claimjobs_candidates": keys, "claimjobs_size": request.size}
-        find = Phase("find", self._finder.of(request), request.find_parameters)
-        return [find, Phase("lock", self._lock.statement, candidates)]
+        return [Phase("find", self._finder.of(request), request.find_parameters), self._lock.phase(request, keys)]
 
 
 class FindAndLock(CursorStatement[CompiledStatement], JobLocks):

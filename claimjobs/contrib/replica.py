@@ -18,6 +18,7 @@ from typing import Any, Final
 
 import sqlalchemy as sa
 
+from claimjobs.claim.candidates import cut
 from claimjobs.claim.locking import FindThenLock, JobLocks, Locking
 from claimjobs.claim.row_reader import AS_IT_IS, Marked
 from claimjobs.claim.strategy import ClaimRequest, ClaimResult, Phase
@@ -184,12 +185,11 @@ class FindOnReplica(FindThenLock):
         rows = self._replica.rows(connection, self._backend, self._finder.of(request), request.find_parameters)
         if rows:
             taken: set[Key] = set()
-            if (
-                self._open is not None and self._open_now is not None
-            ):  # neither the replica nor a lock of their rows shows claim rows
-                keys = [key_of(row[:-1]) for row in rows]
-                given = {"claimjobs_keys": keys, **self._open.range_of(keys)}
-                taken = {key_of(row) for row in connection.execute(self._open_now, given)}
+            if self._open is not None and self._open_now is not None:
+                # Neither the replica nor a lock of their rows shows claim rows.
+                for some in cut(map(key_of, (row[:-1] for row in rows)), self._lock.most_keys):
+                    given = {"claimjobs_keys": some, **self._open.range_of(some)}
+                    taken.update(map(key_of, connection.execute(self._open_now, given)))
             claimed = self.lock_candidates(connection, rows, request, marked, taken=taken)
             self._replica.note_claim(len(claimed.jobs))
             if claimed.jobs:

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import math
 from abc import ABC, abstractmethod
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from itertools import islice
 from typing import Any, Final, Literal, NamedTuple
 
 import sqlalchemy as sa
 
+from claimjobs.claim.candidates import MOST_BYTES, cut, most_keys
 from claimjobs.claim.record import ClaimRecord
 from claimjobs.database.compiled_statement import CompiledStatement
-from claimjobs.dialects import Dialect, Key
+from claimjobs.dialects import Key
 from claimjobs.errors import BadArgument, ColumnMissing, WriteSwallowed
 from claimjobs.job import key_of
 from claimjobs.options import LEAVE, Finish
@@ -22,19 +21,13 @@ from claimjobs.statements import enqueue, owners, side_car
 from claimjobs.statements import settle as statements
 from claimjobs.table.backend import Backend
 from claimjobs.table.columns import DONE
-from claimjobs.table.roles import ColumnRoles
 
 OnDoneWord = Finish | Literal["leave"]
 
 ESCAPED: Final = "'\"\\\n\r\0\x1a"
 """Characters before which a driver may write another one."""
-LONGEST_KEY: Final = 768
-"""The most characters of a text in an index, at 4 bytes each."""
 FEW: Final = 200
 """The most jobs of one statement that has a value for each job: a CASE of n branches for n rows costs n * n."""
-MOST_BYTES: Final = 500_000
-"""About the most bytes of errors and of keys in one statement. A server that gets a packet larger than its limit, which
-is 1 MB or more, ends the session."""
 
 
 class OutcomeWrite(NamedTuple):
@@ -237,13 +230,6 @@ def outcome_table(backend: Backend, record: ClaimRecord, also_writes: Sequence[s
     return SideCarTable(backend, record, also_writes)
 
 
-def cut(keys: Iterable[Key], size: int) -> Iterator[list[Key]]:
-    """The keys in their order, in lists of `size`."""
-    rest = iter(keys)
-    while some := list(islice(rest, size)):
-        yield some
-
-
 def _cut_by_size(failures: Mapping[Key, statements.Failure]) -> Iterator[list[Key]]:
     """The keys in their order, in lists of at most FEW, and of at most MOST_BYTES with their texts."""
     some: list[Key] = []
@@ -263,16 +249,6 @@ def _cut_by_size(failures: Mapping[Key, statements.Failure]) -> Iterator[list[Ke
 def _bytes(text: str) -> int:
     """How many bytes a text has in a statement, if the driver writes it there, and escapes what must be escaped."""
     return len(text.encode()) + sum(map(text.count, ESCAPED))
-
-
-def most_keys(roles: ColumnRoles, dialect: Dialect) -> float:
-    """The most keys of one statement. Infinite for keys without text, and where statements may have any size."""
-    texts = [column.type for column in roles.key if isinstance(column.type, (sa.String, sa.types._Binary))]
-    if not texts or dialect.sessions.statement_limit is None:
-        return math.inf
-    # A character is escaped in JSON, and then in the statement: four bytes, at worst seven.
-    size = 20 * len(roles.key) + sum(4 * min(type_.length or LONGEST_KEY, LONGEST_KEY) for type_ in texts)
-    return max(1, MOST_BYTES // size)
 
 
 def keys_for(connection: sa.Connection, statement: Any, keys: Iterable[Key], **by: Any) -> list[Key]:

@@ -12,13 +12,14 @@ from typing import Any, Final, Literal, NamedTuple
 import sqlalchemy as sa
 
 from claimjobs.callables import unfinished
+from claimjobs.claim.candidates import cut
 from claimjobs.claim.strategy import Phase
 from claimjobs.database.connection import Connector
 from claimjobs.dialects import Key
 from claimjobs.errors import BadArgument, DoneUndecided, StatementTimedOut, key_unequal
 from claimjobs.job import Job, claim_of, key_of
 from claimjobs.options import FINISHES, LEAVE, Finish, Retry
-from claimjobs.settle.outcome_table import OutcomeTable, OutcomeWrite, cut
+from claimjobs.settle.outcome_table import OutcomeTable, OutcomeWrite
 from claimjobs.settle.outcomes import Outcomes
 from claimjobs.settle.refusals import REFUSALS, SHORTER, SWALLOWED, WriteInHalves, is_of_a_row
 from claimjobs.settle.still_due import StillDueRows

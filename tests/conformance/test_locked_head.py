@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import sqlalchemy as sa
 
-from claimjobs import Queue, make, side_car_tables
+from claimjobs import Queue, job_table, make, side_car_tables
 from tests.backends import Backend
 from tests.conformance.jobs import counted, jobs, names
 from tests.conformance.owners import JOBS
@@ -62,6 +62,19 @@ def test_a_claim_goes_on_behind_locked_jobs_to_the_end_of_the_order(backend: Bac
     with queue.claim(1) as batch:
         assert len(batch) == 1
         batch.release()
+
+
+@pytest.mark.mariadb("there the keys of the candidates are sent back")
+def test_a_claim_goes_on_behind_more_locked_jobs_than_one_statement_has_keys(backend: Backend) -> None:
+    """In an order without places, where it cannot begin behind them."""
+    table = job_table("files", sa.MetaData(), sa.Column("name", sa.String(500), primary_key=True))
+    backend.make(table)
+    queue = backend.bare_queue(table, order_by=sa.func.lower(table.c.name))
+    queue.enqueue({"name": f"{number:03}"} for number in range(400))
+    locked = sa.select(table.c.name).where(table.c.name < "398").with_for_update()
+    with backend.engine.connect().execution_options(isolation_level="READ COMMITTED") as other, other.begin():
+        assert len(other.execute(locked).all()) == 398
+        assert [job.name for job in queue.claim(3)] == ["398", "399"]
 
 
 def rows_read(backend: Backend) -> int:
