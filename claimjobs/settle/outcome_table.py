@@ -80,10 +80,10 @@ class OutcomeTable(ABC):
 
     def kept_with(self, columns: Mapping[Key, Mapping[str, Any]]) -> Iterator[tuple[OutcomeWrite, dict[str, Any]]]:
         """The statements that keep done jobs with these values of other columns, each with its parameters."""
-        alike: defaultdict[tuple[str, ...], list[Key]] = defaultdict(list)
+        alike: defaultdict[tuple[str, ...], dict[Key, str]] = defaultdict(dict)
         for key, given in columns.items():
-            alike[tuple(sorted(given))].append(key)
-        for keys in (some for each in alike.values() for some in cut(each, FEW)):
+            alike[tuple(sorted(given))][key] = "".join(map(str, given.values()))
+        for keys in (some for each in alike.values() for some in _cut_by_size(each)):
             for write in self.keep_with({key: columns[key] for key in keys}):
                 yield write, {"claimjobs_keys": keys}
 
@@ -97,7 +97,7 @@ class OutcomeTable(ABC):
             (statements.mark_dead, outcomes.dead),
             (statements.suspect, outcomes.suspects),
         ):
-            for keys in _cut_by_size(failures):
+            for keys in _cut_by_size({key: failure.error or "" for key, failure in failures.items()}):
                 update = statement(self._target, self._now, {key: failures[key] for key in keys})
                 yield OutcomeWrite(CompiledStatement(update)), {"claimjobs_keys": keys}
 
@@ -230,13 +230,13 @@ def outcome_table(backend: Backend, record: ClaimRecord, also_writes: Sequence[s
     return SideCarTable(backend, record, also_writes)
 
 
-def _cut_by_size(failures: Mapping[Key, statements.Failure]) -> Iterator[list[Key]]:
+def _cut_by_size(texts: Mapping[Key, str]) -> Iterator[list[Key]]:
     """The keys in their order, in lists of at most FEW, and of at most MOST_BYTES with their texts."""
     some: list[Key] = []
     size = 0
-    for key, failure in failures.items():
+    for key, text in texts.items():
         # A statement has a key several times, in the conditions of its values.
-        more = 5 * _bytes(str(key)) + _bytes(failure.error or "")
+        more = 5 * _bytes(str(key)) + _bytes(text)
         if some and (len(some) == FEW or size + more > MOST_BYTES):
             yield some
             some, size = [], 0
@@ -248,7 +248,7 @@ def _cut_by_size(failures: Mapping[Key, statements.Failure]) -> Iterator[list[Ke
 
 def _bytes(text: str) -> int:
     """How many bytes a text has in a statement, if the driver writes it there, and escapes what must be escaped."""
-    return len(text.encode()) + sum(map(text.count, ESCAPED))
+    return len(text.encode(errors="backslashreplace")) + sum(map(text.count, ESCAPED))
 
 
 def keys_for(connection: sa.Connection, statement: Any, keys: Iterable[Key], **by: Any) -> list[Key]:

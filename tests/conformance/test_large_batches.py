@@ -51,6 +51,21 @@ def test_more_at_once_than_a_packet_holds(own: Backend) -> None:
         small_packets(own, 64 << 20)
 
 
+def test_more_results_than_a_packet_holds(own: Backend) -> None:
+    table = job_table("emails", sa.MetaData(), sa.Column("body", sa.Text))
+    own.make(table)
+    small_packets(own, 1 << 20)
+    try:
+        queue = still(own.bare_queue(table, bind=own.new_engine(), liveness=PATIENT, on_done="keep"))
+        queue.enqueue({"body": ""} for _ in range(200))
+        with queue.claim(200) as batch:
+            for job in batch.jobs:
+                batch.done(job, body="x" * 6_000)
+        assert (queue.report.done, queue.report.transients) == (200, {})
+    finally:
+        small_packets(own, 64 << 20)
+
+
 def test_long_keys_are_settled_in_parts(own: Backend) -> None:
     key = sa.Column("name", sa.String(500), primary_key=True)
     own.make(table := job_table("files", sa.MetaData(), key))
