@@ -104,7 +104,7 @@ class OutcomeTable(ABC):
     def marked(self, connection: sa.Connection, outcomes: Outcomes) -> set[Key]:
         """Those of the done and dead jobs, which are locked, that must run once more."""
         ended = [*outcomes.done, *outcomes.dead]
-        return set() if self._marked is None else set(keys_for(connection, self._marked, ended))
+        return set() if self._marked is None else set(keys_for(connection, self._marked, ended, self.many))
 
     @abstractmethod
     def lock(self, connection: sa.Connection, me: int, taken_out: set[Key], keys: Sequence[Key]) -> set[Key]:
@@ -112,7 +112,7 @@ class OutcomeTable(ABC):
 
     def still_held(self, connection: sa.Connection, me: int, keys: Iterable[Key]) -> set[Key]:
         """Those of these jobs whose row says that they are still as `me` has claimed them."""
-        return set(keys_for(connection, self._lock_mine, keys, **self.record.by(me)))
+        return set(keys_for(connection, self._lock_mine, keys, self.many, **self.record.by(me)))
 
     @abstractmethod
     def lost(self, connection: sa.Connection, me: int, keys: Sequence[Key]) -> set[Key]:
@@ -153,7 +153,8 @@ class JobsTable(OutcomeTable):
         return taken_out & self.still_held(connection, me, keys)
 
     def lost(self, connection: sa.Connection, me: int, keys: Sequence[Key]) -> set[Key]:
-        return set(keys).difference(keys_for(connection, self._still_mine, keys, **self.record.by(me)))
+        mine = keys_for(connection, self._still_mine, keys, self.many, **self.record.by(me))
+        return set(keys).difference(mine)
 
     def must_reach(self, connection: sa.Connection, write: OutcomeWrite, reached: int, keys: list[Key]) -> bool:
         if not self.record.names_owner:
@@ -200,13 +201,13 @@ class SideCarTable(OutcomeTable):
         return taken_out - self.lost(connection, me, keys)
 
     def lost(self, connection: sa.Connection, me: int, keys: Sequence[Key]) -> set[Key]:
-        return set(keys_for(connection, self._ended, keys))
+        return set(keys_for(connection, self._ended, keys, self.many))
 
     def must_reach(self, connection: sa.Connection, write: OutcomeWrite, reached: int, keys: list[Key]) -> bool:
         """A row of the user's table may be deleted, and then none is written beside it."""
         if write.may_miss:
             return False
-        there = keys_for(connection, self._still_there, keys)
+        there = keys_for(connection, self._still_there, keys, self.many)
         if write.removes and there:
             raise WriteSwallowed(self.name, "the settle", (len(keys) - len(there), len(keys)), sorted(there, key=str))
         if not write.removes and reached < len(there):
@@ -251,7 +252,7 @@ def _bytes(text: str) -> int:
     return len(text.encode(errors="backslashreplace")) + sum(map(text.count, ESCAPED))
 
 
-def keys_for(connection: sa.Connection, statement: Any, keys: Iterable[Key], **by: Any) -> list[Key]:
-    """The keys that a statement returns for these keys. `by`: its other parameters."""
-    found = (connection.execute(statement, {"claimjobs_keys": some, **by}) for some in cut(keys, MANY))
+def keys_for(connection: sa.Connection, statement: Any, keys: Iterable[Key], many: int = MANY, **by: Any) -> list[Key]:
+    """The keys that a statement returns for these keys, of which it has so many at once. `by`: its other parameters."""
+    found = (connection.execute(statement, {"claimjobs_keys": some, **by}) for some in cut(keys, many))
     return [key_of(row) for rows in found for row in rows]

@@ -11,7 +11,7 @@ from claimjobs.errors import BadRow
 from claimjobs.options import Liveness
 from tests.backends import Backend
 from tests.conformance.jobs import jobs
-from tests.conformance.owners import still
+from tests.conformance.owners import hold_of, still
 
 PATIENT = Liveness(lease=60.0)
 
@@ -77,6 +77,23 @@ def test_long_keys_are_settled_in_parts(own: Backend) -> None:
             with batch:
                 batch.done()
         assert (queue.report.done, queue.report.transients) == (2_000, {})
+    finally:
+        small_packets(own, 64 << 20)
+
+
+def test_a_heartbeat_asks_for_many_long_keys_in_parts(own: Backend, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of all open batches: whether their jobs were cancelled."""
+    own.make(table := job_table("files", sa.MetaData(), sa.Column("name", sa.String(500), primary_key=True)))
+    small_packets(own, 1 << 20)
+    try:
+        queue = still(own.bare_queue(table, bind=own.new_engine(), liveness=PATIENT))
+        monkeypatch.setattr(hold_of(queue), "_beat", 0.0)
+        queue.enqueue({"name": f"{number} ".ljust(500, '"')} for number in range(1_000))
+        batches = [queue.claim(200) for _ in range(5)]
+        assert len(queue.jobs.cancel([batches[0][0].key])) == 1
+        hold_of(queue).read_pause()
+        assert [[job.is_lost for job in batch.jobs].count(True) for batch in batches] == [1, 0, 0, 0, 0]
+        assert queue.report.transients == {}
     finally:
         small_packets(own, 64 << 20)
 
