@@ -12,6 +12,7 @@ from typing import Any, Final, Literal, NamedTuple, get_args
 
 import sqlalchemy as sa
 
+from claimjobs.claim.candidates import most_keys
 from claimjobs.claim.record import record_of
 from claimjobs.claim.row_reader import RowReader
 from claimjobs.database.compiled_statement import CompiledStatement
@@ -92,6 +93,7 @@ class StoredJobs:
         self._backend, self._dialect, self._now, self._connect = backend, backend.dialect, now, connect
         self._source, self._roles = backend.source, backend.roles
         self._job_rows = job_rows(backend, now)
+        self._at_once = int(min(AT_ONCE, most_keys(self._roles, self._dialect)))
 
     # --- reading ---------------------------------------------------------------------------------------
 
@@ -103,7 +105,7 @@ class StoredJobs:
         columns = [*read.columns, self._job_rows.state.label(STATE)]
         left, after = inf if limit is None else limit, None
         with self._connect() as connector:
-            while (size := int(min(left, AT_ONCE))) > 0:
+            while (size := int(min(left, self._at_once))) > 0:
                 page = statements.page(self._source, self._dialect, columns, chosen, after=after)
                 rows, jobs = self._read(connector, read, page, claimjobs_limit=size)
                 yield from self._stored(connector, rows, jobs)
@@ -199,7 +201,7 @@ class StoredJobs:
     ) -> Iterator[Sequence[Key]]:
         """The keys of the rows that meet these predicates, page by page in this order."""
         left, after = inf if limit is None else limit, None
-        while (size := int(min(left, AT_ONCE))) > 0:
+        while (size := int(min(left, self._at_once))) > 0:
             page = statements.page(self._source, self._dialect, order, chosen, after=after, order=order)
             with predicate_errors(self._dialect):
                 found = connector.rows(page, {"claimjobs_limit": size})
@@ -240,7 +242,7 @@ class StoredJobs:
                     f"give {form}, such as `job.key`"
                 )
         each = islice(dict.fromkeys(found), limit)
-        return iter(lambda: list(islice(each, AT_ONCE)), [])
+        return iter(lambda: list(islice(each, self._at_once)), [])
 
     def _halves(
         self, chunks: Iterable[Sequence[Key]], refused: dict[Key, str]

@@ -98,6 +98,18 @@ def test_a_heartbeat_asks_for_many_long_keys_in_parts(own: Backend, monkeypatch:
         small_packets(own, 64 << 20)
 
 
+def test_many_long_keys_are_cancelled_and_retried_in_parts(own: Backend) -> None:
+    own.make(table := job_table("files", sa.MetaData(), sa.Column("name", sa.String(500), primary_key=True)))
+    small_packets(own, 1 << 20)
+    try:
+        queue = still(own.bare_queue(table, bind=own.new_engine(), liveness=PATIENT))
+        names = [f"{number} ".ljust(500, '"') for number in range(1_000)]
+        queue.enqueue({"name": name} for name in names)
+        assert len(queue.jobs.cancel(names)) == queue.jobs.retry() == 1_000
+    finally:
+        small_packets(own, 64 << 20)
+
+
 def test_a_row_that_is_larger_than_a_packet_is_a_bad_row(own: Backend) -> None:
     """And is not sent: the server would close the connection, and the caller's transaction would be gone."""
     if own.family == "postgres":
