@@ -15,6 +15,7 @@ from typing import Any, Final, NamedTuple
 from uuid import UUID
 
 import sqlalchemy as sa
+from sqlalchemy.sql.elements import Grouping
 
 from claimjobs.database.connect import connected, dialect_for, inspector_of
 from claimjobs.database.error_translation import predicate_errors, reason
@@ -243,8 +244,8 @@ def check_where(found: Adoption, where: str) -> None:
 
 def predicate(engine: sa.Engine, where: str) -> sa.ColumnElement[bool]:
     """A predicate in SQL. Raises BadPredicate when it is compiled, if it is not one whole expression."""
-    # The line break lets it end in a comment.
-    return Whole(sa.literal_column(f"{where}\n", sa.Boolean), dialect_named_by(engine).lexis, "predicate")
+    # The line break lets it end in a comment. Parentheses around it, because an OR would change what is beside it.
+    return Grouping(Whole(sa.literal_column(f"{where}\n", sa.Boolean), dialect_named_by(engine).lexis, "predicate"))
 
 
 @dataclass(frozen=True)

@@ -190,6 +190,16 @@ def test_the_test_has_a_row_that_is_a_job_or_is_skipped(database: Backend, tmp_p
         assert result in tested.stdout, tested.stdout + tested.stderr
 
 
+def test_the_row_of_the_test_waits_also_where_a_condition_has_an_or(database: Backend, tmp_path: Path) -> None:
+    database.run("CREATE TABLE tasks (id INTEGER PRIMARY KEY, status VARCHAR(10) NOT NULL, kind INTEGER NOT NULL)")
+    database.run("INSERT INTO tasks VALUES (1, 'sent', 1), (2, 'new', 2)")
+    states = [f"--state={state}" for state in ("unclaimed=new", "claimed=busy", "done=sent", "dead=dead")]
+    words = ("--kind", "rows", "--where", "kind = 1 OR kind = 2", *states, "--into", tmp_path, "--url", database.url)
+    ended = claimjobs("adopt", "tasks", *words)
+    assert ended.code == exits.OK, ended.err
+    assert "ROW = {'id': 2, 'status': 'new', 'kind': 2}" in (tmp_path / "test_tasks_jobs.py").read_text()
+
+
 def test_odd_names_are_written_so_that_each_file_can_be_read(database: Backend, tmp_path: Path) -> None:
     quote = database.engine.dialect.identifier_preparer.quote_identifier
     names = ["back\\nslash", "9 lives", 'q"x', "a_table_with_a_long_name_of_customers"]
