@@ -74,7 +74,9 @@ class Target:
 
 def _target(context: click.Context) -> Target:
     """What the command line means. Raises UsageError or BadMap."""
-    given = {name: value for name, value in context.meta[NOTED].items() if value not in (None, ())}
+    # A flag whose variable is 0 is False, which says no more than that it is not given.
+    noted = context.meta[NOTED].items()
+    given = {name: value for name, value in noted if value is not False and value not in (None, ())}
     context.meta[GIVEN] = {
         f"--{name.replace('_', '-')}": () if given[name] is True else (str(given[name]),)
         for name in NAMING
