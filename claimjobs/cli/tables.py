@@ -151,16 +151,18 @@ def _make(queue: Queue, recreate: bool, *, yes: bool) -> None:
                 f"table {jobs.fullname!r} is not in this database, and a table with a map is not made here: "
                 "make it yourself, or check the name and the URL"
             )
-    made = [setup.make(engine, _tables(queue, mapped=True), recreate=recreate)]
+    _tell(setup.make(engine, _tables(queue, mapped=True), recreate=recreate))
     if key_rows := _key_rows(queue):
-        made.append(setup.make(engine, key_rows))
-    for result in made:
-        kept = ", kept" if result.dropped else ""
-        show(
-            *(f"{name}: {'dropped and made anew' if name in result.dropped else 'made'}" for name in result.created),
-            *(f"{name}: was there{kept}" for name in result.existing),
-            *(f"{name}: index was missing, made" for name in result.indexes),
-        )
+        _tell(setup.make(engine, key_rows))
+
+
+def _tell(made: setup.MakeResult) -> None:
+    kept = ", kept" if made.dropped else ""
+    show(
+        *(f"{name}: {'dropped and made anew' if name in made.dropped else 'made'}" for name in made.created),
+        *(f"{name}: was there{kept}" for name in made.existing),
+        *(f"{name}: index was missing, made" for name in made.indexes),
+    )
 
 
 def _jobs(queue: Queue) -> sa.Table:

@@ -346,6 +346,12 @@ def test_a_table_with_a_map_is_not_ours_to_make(anywhere: Backend, tmp_path: Pat
     assert sa.inspect(anywhere.engine).get_table_names() == []
 
 
+def test_what_was_made_is_told_before_an_error(anywhere: Backend) -> None:
+    ended = claimjobs("setup-tables", "--per-key", "customer", "--url", anywhere.url)
+    assert (ended.code, ended.out) == (exits.TABLE, f"jobs: made\n{shared('made')}")
+    assert "has no column 'customer'" in ended.err
+
+
 def test_what_cannot_be_added_is_told_with_what_can() -> None:
     ended = claimjobs("setup-tables", "--add", "colour")
     assert ended.code == exits.USAGE
