@@ -109,7 +109,7 @@ class _Watch:
             for reading in count(1):
                 asks = self._says if self._key is None else QUESTIONS[self._key] + self._typed
                 live.update(screen(seen, self._history, console.size, asks=asks), refresh=True)
-                if self._ends or (reading == times and self._key is None):
+                if self._ends or (times is not None and reading >= times and self._key is None):
                     return
                 if select.select([sys.stdin], [], [], every)[0]:
                     for key in os.read(sys.stdin.fileno(), 1_024).decode(errors="ignore") or QUIT[0]:

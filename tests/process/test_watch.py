@@ -55,10 +55,10 @@ class Terminal:
 
 
 @contextmanager
-def watching(backend: Backend) -> Iterator[Terminal]:
+def watching(backend: Backend, *words: str) -> Iterator[Terminal]:
     master, slave = pty.openpty()
     environment = {**os.environ, "CLAIMJOBS_URL": backend.url, "COLUMNS": "100", "LINES": "30", "TERM": "xterm"}
-    command = [sys.executable, "-m", "claimjobs", "watch", "--every", "0.2"]
+    command = [sys.executable, "-m", "claimjobs", "watch", "--every", "0.2", *words]
     process = subprocess.Popen(command, stdin=slave, stdout=slave, stderr=slave, env=environment)
     os.close(slave)
     try:
@@ -108,6 +108,18 @@ def test_sigterm_restores_the_terminal(anywhere: Backend) -> None:
         terminal.process.terminate()
         assert terminal.process.wait(DEADLINE) == exits.OK
         assert terminal.local_modes == before
+
+
+def test_after_the_last_reading_it_ends_with_the_answer_to_a_question(anywhere: Backend) -> None:
+    dead_jobs(anywhere, "no such street")
+    with watching(anywhere, "--every", "60", "--times", "2") as terminal:
+        terminal.wait_for("no such street")
+        terminal.type("p")
+        terminal.wait_for("for this reason")
+        terminal.type("d")
+        terminal.wait_for("none, Esc: do not): d")
+        terminal.type("\x1b")
+        assert terminal.process.wait(DEADLINE) == exits.OK
 
 
 def test_without_a_terminal_it_prints_lines(database: Backend) -> None:
