@@ -170,6 +170,7 @@ def retry_jobs(context: click.Context, /, target: Target, as_json: bool, **chose
       claimjobs dead retry --all
       claimjobs dead retry --where "last_error like 'Timeout%'" --limit 10
     """
+    _must_be_one_choice(**chosen)
     with target.queue() as queue:
         given, missing = _choice(queue, **chosen)
         retried = queue.jobs.retry(**given)
@@ -196,6 +197,7 @@ def drop(context: click.Context, /, target: Target, yes: bool, as_json: bool, **
       claimjobs dead drop --all --yes
       claimjobs dead drop --where "last_error like '%bounced%'" --yes
     """
+    _must_be_one_choice(**chosen)
     with target.queue() as queue:
         given, missing = _choice(queue, **chosen)
         keys, limit = given["keys"], given["limit"]
@@ -210,17 +212,18 @@ def drop(context: click.Context, /, target: Target, yes: bool, as_json: bool, **
     _end(context, {"dropped": dropped}, missing, as_json=as_json)
 
 
-def _choice(
-    queue: Queue, ids: tuple[str, ...], where: str | None, everything: bool, limit: int | None
-) -> tuple[dict[str, Any], list[Any]]:
-    """The arguments for `retry` and `drop`, and the keys that are those of no dead job.
-
-    Raises UsageError unless exactly one of IDs, `--where` and `--all` is given.
-    """
+def _must_be_one_choice(ids: tuple[str, ...], where: str | None, everything: bool, limit: int | None) -> None:
+    """Raise UsageError unless exactly one of IDs, `--where` and `--all` is given. No server is started for that."""
     if sum((bool(ids), where is not None, everything)) != 1:
         raise click.UsageError("say which dead jobs: give either IDs, or --where SQL, or --all")
     if ids and limit:
         raise click.UsageError("--limit goes with --where or --all, not with IDs")
+
+
+def _choice(
+    queue: Queue, ids: tuple[str, ...], where: str | None, limit: int | None, **_: bool
+) -> tuple[dict[str, Any], list[Any]]:
+    """The arguments for `retry` and `drop`, and the keys that are those of no dead job. Raises BadParameter."""
     keys = keys_of(queue.roles.key, ids)
     dead = {stored.key for stored in queue.jobs.show(keys) if stored.state == DEAD}
     return {"keys": keys if ids else None, "where": where, "limit": limit}, [key for key in keys if key not in dead]

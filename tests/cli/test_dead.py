@@ -177,6 +177,12 @@ def test_it_must_be_said_which_and_in_one_way(way: str, words: tuple[str, ...], 
     assert said in ended.err
 
 
+@pytest.mark.parametrize("way", ["retry", "drop"])
+def test_a_wrong_choice_starts_no_server(way: str, tmp_path: Path) -> None:
+    ended = claimjobs("dead", way, env={"CLAIMJOBS_DATA": str(tmp_path / "data")})
+    assert (ended.code, (tmp_path / "data").exists()) == (exits.USAGE, False), ended.err
+
+
 # --- drop --------------------------------------------------------------------------------------------------
 
 
