@@ -167,7 +167,8 @@ class ProcessSlot:
     @property
     def silence(self) -> float:
         """Seconds since the process last reported. 0: it is starting or ending, or there is none."""
-        return 0.0 if self.heard_at is None else time.monotonic() - self.heard_at
+        heard_at = self.heard_at  # another thread may ask while it is set
+        return 0.0 if heard_at is None else time.monotonic() - heard_at
 
     @property
     def report(self) -> Report:

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import time
+from itertools import chain, repeat
+
+import pytest
 
 from claimjobs.report import Report
 from claimjobs.workers.endpoints import REPORTS_WITHIN, TICKS_WITHIN, stuck
 from claimjobs.workers.process_main import Plan
+from claimjobs.workers.process_slot import ProcessSlot
 from claimjobs.workers.run import Run
 from claimjobs.workers.supervisor import Supervisor
 from claimjobs.workers.supervisor_pipe import State
@@ -30,6 +34,12 @@ def test_consumers_that_report_are_live() -> None:
 def test_a_consumer_that_starts_is_live() -> None:
     checked = supervisor()
     checked.consumers[0].heard_at = None
+    assert not list(stuck(checked, LONG))
+
+
+def test_a_consumer_that_ends_while_it_is_asked_about_is_live(monkeypatch: pytest.MonkeyPatch) -> None:
+    checked, heard = supervisor(), chain([time.monotonic()], repeat(None))
+    monkeypatch.setattr(ProcessSlot, "heard_at", property(lambda _: next(heard)), raising=False)
     assert not list(stuck(checked, LONG))
 
 
