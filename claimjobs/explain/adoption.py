@@ -160,7 +160,8 @@ def inspect_for_adoption(engine: sa.Engine, name: str) -> Adoption:
         check_table(connection, dialect, table)
         there = columns_in_database(connection, table)
         for column in table.columns:
-            column.type = there[column.name]["type"]  # as the database has it, also of an instant
+            type_ = there[column.name]["type"]  # as the database has it, also of an instant; of a domain its own type
+            column.type = getattr(type_, "data_type", type_)
         names, values = dict(_names(connection, table, there)), dict[Any, int]()
         if "status" in names:
             first = sa.select(table.c[names["status"]].label("value")).limit(LOOKED_AT).subquery()
@@ -312,7 +313,7 @@ def statements_of(plan: Plan) -> list[str]:
         sa.Index(f"{table.name}_key", *(table.c[name] for name in found.key), unique=True)
     beside = [] if plan.kind != "side-car" else [_without_schema(plan.tables()[0])]
     try:
-        own = ddl_statements(found.engine, [_without_schema(table)], marked=False)
+        own = ddl_statements(found.engine, [table], marked=False)
     except sa.exc.CompileError as error:
         raise BadArgument(f"{error}: write into TABLES the statements that make the tables") from None
     return [*own, *ddl_statements(found.engine, [*beside, *shared_tables()])]
@@ -326,15 +327,23 @@ def _alone(column: sa.Column[Any]) -> sa.Column[Any]:
     elif column.identity is not None:
         generated = [sa.Identity(always=column.identity.always)]
     how: dict[str, Any] = {"primary_key": column.primary_key, "autoincrement": column.autoincrement}
-    return sa.Column(column.name, column.type, *generated, nullable=column.nullable, **how)
+    type_ = _type_without_schema(column.type)
+    return sa.Column(column.name, type_, *generated, nullable=column.nullable, **how)
 
 
 def _without_schema(table: sa.Table) -> sa.Table:
     same = table.to_metadata(sa.MetaData(), schema=None)  # type: ignore[arg-type]
     for column in same.columns:
-        if getattr(column.type, "schema", None) is not None:
-            column.type = copy.copy(column.type)
-            column.type.schema = None  # type: ignore[attr-defined]
+        column.type = _type_without_schema(column.type)
+    return same
+
+
+def _type_without_schema(type_: Any) -> Any:
+    same = copy.copy(type_)
+    if getattr(same, "schema", None) is not None:
+        same.schema = None
+    if hasattr(same, "item_type"):  # of an array
+        same.item_type = _type_without_schema(same.item_type)
     return same
 
 

@@ -194,8 +194,8 @@ def test_the_row_of_the_test_waits_also_where_a_condition_has_an_or(database: Ba
     database.run("CREATE TABLE tasks (id INTEGER PRIMARY KEY, status VARCHAR(10) NOT NULL, kind INTEGER NOT NULL)")
     database.run("INSERT INTO tasks VALUES (1, 'sent', 1), (2, 'new', 2)")
     states = [f"--state={state}" for state in ("unclaimed=new", "claimed=busy", "done=sent", "dead=dead")]
-    words = ("--kind", "rows", "--where", "kind = 1 OR kind = 2", *states, "--into", tmp_path, "--url", database.url)
-    ended = claimjobs("adopt", "tasks", *words)
+    words = ("--kind", "rows", "--where", "kind = 1 OR kind = 2", *states, "--into", str(tmp_path))
+    ended = claimjobs("adopt", "tasks", *words, "--url", database.url)
     assert ended.code == exits.OK, ended.err
     assert "ROW = {'id': 2, 'status': 'new', 'kind': 2}" in (tmp_path / "test_tasks_jobs.py").read_text()
 
@@ -227,8 +227,10 @@ def test_a_table_of_another_schema_is_tested_in_none_of_it(database: Backend, tm
     schemas = ["one", "two"] if database.family == "postgres" else [here]
     for schema in schemas:
         if schema != here:
-            database.run(f"CREATE SCHEMA {schema}")
-        database.run(f"CREATE TABLE {schema}.orders (id INTEGER PRIMARY KEY)")
+            for kind in ("SCHEMA {0}", "TYPE {0}.mood AS ENUM ('a', 'b')", "DOMAIN {0}.size AS INTEGER"):
+                database.run(f"CREATE {kind.format(schema)}")
+        of_types = "" if schema == here else f", mood {schema}.mood, moods {schema}.mood[], size {schema}.size"
+        database.run(f"CREATE TABLE {schema}.orders (id INTEGER PRIMARY KEY{of_types})")
         into = tmp_path / schema
         ended = claimjobs("adopt", f"{schema}.orders", "--kind", "side-car", "--into", into, "--url", database.url)
         assert ended.code == exits.OK, ended.err
