@@ -213,7 +213,7 @@ class StoredJobs:
 
     def _stored(self, connector: Connector, rows: Sequence[Any], jobs: Sequence[Job]) -> Iterable[StoredJob]:
         records: Mapping[Key, Job] = {job.key: job for job in jobs}
-        if self._roles is not self._source:
+        if self._backend.user_table is not None:
             read = RowReader(self._roles, self._dialect)
             entries = statements.chosen(self._roles, self._dialect, read.columns, ())
             records = {job.key: job for job in self._read(connector, read, entries, claimjobs_keys=[*records])[1]}

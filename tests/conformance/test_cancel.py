@@ -61,6 +61,7 @@ def test_jobs_are_listed_in_each_state(backend: Backend, kind: dict[str, Any]) -
     for state, keys in {"done": [1], "dead": [2], "claimed": [4, 5], "unclaimed": [3, 6]}.items():
         assert [entry.job.key for entry in queue.jobs.list(state=state)] == keys
     assert [entry.job.key for entry in queue.jobs.list("d > '0001'", state="unclaimed", limit=1)] == [3]
+    assert {entry.record is entry.job for entry in queue.jobs.list()} == {"side_car" not in kind}, "a row is read once"
     one, two, three = queue.jobs.show([2, 6, 3, 99])
     assert (one.columns["last_error"], one.columns["attempts"], one.job.d) == ("wrong", 1, "0001")
     assert (two.columns["last_error"], two.columns["attempts"]) == ("not yet", 1)
