@@ -136,9 +136,10 @@ class UniqueKey:
             names = [self._run_at] if self._how == "postpone" else list(wanted[waiting[0]])
             found_by = {*self._roles.key, *self._columns, self._roles.status}
             names = [name for name in names if self._roles.table.c[name] not in found_by]
-            statement = statements.overwrite(self._roles, self._now, names, renews=self._how == "replace")
+            overwrite = statements.overwrite(self._roles, self._now, names, renews=self._how == "replace")
             values = [statements.overwriting(key, [wanted[key][name] for name in names]) for key in waiting]
-            connection.execute(statement, values)
+            if overwrite is not None:
+                connection.execute(overwrite, values)
         return len(waiting)
 
     # --- values ------------------------------------------------------------------------------------------

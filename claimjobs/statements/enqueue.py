@@ -70,11 +70,17 @@ def renew(roles: ColumnRoles, dialect: Dialect, now: sa.ColumnElement[Any]) -> s
     return dialect.restrict_to_keys(update, roles.key, roles.key_index)
 
 
-def overwrite(roles: ColumnRoles, now: sa.ColumnElement[Any], names: Iterable[str], *, renews: bool) -> sa.Update:
-    """Write these columns of a waiting job. For many: run it with the parameters of `overwriting` for each."""
+def overwrite(
+    roles: ColumnRoles, now: sa.ColumnElement[Any], names: Iterable[str], *, renews: bool
+) -> sa.Update | None:
+    """Write these columns of a waiting job; None: nothing is to be written. For many: run it with the parameters of
+    `overwriting` for each.
+    """
     values: dict[Any, Any] = _new(roles, now) if renews else {}
     for number, column in enumerate(roles.table.c[name] for name in names):
         values[column] = sa.bindparam(f"claimjobs_new_{number}", type_=column.type)
+    if not values:
+        return None
     is_key = [
         column == sa.bindparam(f"claimjobs_key_{number}", type_=column.type) for number, column in enumerate(roles.key)
     ]

@@ -188,6 +188,19 @@ def test_it_is_part_of_the_callers_transaction(backend: Backend) -> None:
     assert rows(backend)["a"]["e"] == "new"
 
 
+def test_a_replacement_may_have_nothing_to_write(backend: Backend) -> None:
+    status = sa.Column("status", sa.String(16), nullable=False, server_default="unclaimed")
+    state = status, sa.Column("owner_id", sa.Integer)
+    number = sa.Column("id", sa.Integer, primary_key=True)
+    bare = sa.Table("bare", sa.MetaData(), number, sa.Column("d", sa.String(20), unique=True), *state)
+    backend.make(bare)
+    queue = backend.queue(bare, on_done="delete")
+    assert event(queue, "a", "b", how="replace") == 2
+    before = backend.rows(bare)
+    assert (event(queue, "a", how="replace"), event(queue, "a", "b", how="replace")) == (1, 2)
+    assert backend.rows(bare) == before, "no column of them was given another value"
+
+
 @pytest.mark.parametrize("how", ["again", "replace"])
 def test_an_open_transaction_is_waited_for(backend: Backend, how: str) -> None:
     queue = queue_of(backend, hold="transaction")
