@@ -14,6 +14,7 @@ from sqlalchemy.sql.elements import BinaryExpression, BooleanClauseList, Groupin
 from claimjobs.dialects import Dialect
 from claimjobs.table.columns import UNCLAIMED
 from claimjobs.table.job_state import State
+from claimjobs.table.predicates import column_of
 from claimjobs.table.roles import ColumnRoles
 
 SUSPECT: Final = "claimjobs_suspect"
@@ -113,12 +114,12 @@ def keyset_order_of(selection: Selection) -> KeysetOrder | None:
     """The order of a selection, if a claim can enter it anywhere."""
     falling: dict[sa.Column[Any], bool] = {}
     for term in selection.order:
-        column = term.element if isinstance(term, sa.UnaryExpression) else term
-        if not isinstance(column, sa.Column) or not isinstance(column.type, EXACT) or isinstance(column.type, INEXACT):
+        column, falls = column_of(term)
+        if column is None or not isinstance(column.type, EXACT) or isinstance(column.type, INEXACT):
             return None
         if column.nullable and column not in set(_never_null(selection.ready)):
             return None
-        falling.setdefault(column, isinstance(term, sa.UnaryExpression) and term.modifier is operators.desc_op)
+        falling.setdefault(column, falls)
     return KeysetOrder(falling, selection.in_sweeps) if falling else None
 
 

@@ -8,6 +8,7 @@ from typing import Any, Final, cast
 
 import sqlalchemy as sa
 from sqlalchemy.ext.compiler import compiles
+from sqlalchemy.sql import operators
 from sqlalchemy.sql.elements import Grouping
 from sqlalchemy.sql.operators import custom_op
 from sqlalchemy.sql.visitors import iterate, replacement_traverse
@@ -116,15 +117,15 @@ def _ordered(by: Any, table: sa.Table, lexis: Lexis) -> sa.ColumnElement[Any]:
         reason = f"{by!r} is no expression: give the name of a column, SQL, or an expression over columns"
         raise not_understood(reason, is_order=True)
     term = cast(sa.ColumnElement[Any], _over(_checked(by, lexis, "order"), table))
-    is_column = isinstance(getattr(term, "element", term), sa.Column)  # a claim looks for these in its order
+    is_column = column_of(term)[0] is not None  # a claim looks for these in its order
     return term if is_column else Whole(term, lexis, "order")
 
 
 def column_of(term: Any) -> tuple[Column | None, bool]:
-    """The column of a term of an order (None: it is another expression), and whether it descends."""
-    falls = isinstance(term, sa.UnaryExpression) and term.modifier is sa.sql.operators.desc_op
-    column = term.element if falls else term
-    return (column if isinstance(column, sa.Column) else None), falls
+    """The column of a term of an order (None: it is another expression, such as -column), and whether it descends."""
+    direction = term.modifier if isinstance(term, sa.UnaryExpression) else None
+    column = term.element if direction in (operators.asc_op, operators.desc_op) else term
+    return (column if isinstance(column, sa.Column) else None), direction is operators.desc_op
 
 
 def _over(expression: Any, table: sa.Table) -> Any:

@@ -94,6 +94,13 @@ def test_equals_in_the_users_order_come_by_their_keys(backend: Backend) -> None:
         assert names(batch) == ["3", "4", "1", "2"]
 
 
+def test_the_order_may_be_an_expression_of_one_column(backend: Backend) -> None:
+    queue = backend.queue(JOBS, order_by=-JOBS.c.priority)
+    queue.enqueue({**job, "priority": priority} for priority, job in enumerate(jobs(5)))
+    with queue.claim(2) as first, queue.claim(2) as second:
+        assert [names(first), names(second)] == [["0004", "0003"], ["0002", "0001"]]
+
+
 def test_without_an_order_every_job_is_found(backend: Backend) -> None:
     queue = backend.queue(JOBS, order_by=())
     queue.enqueue(jobs(5))
