@@ -311,15 +311,5 @@ class Sessions(Protocol):
 
     # --- databases of tests ------------------------------------------------------------------------------
 
-    sessions_of: ClassVar[sa.TextClause]
-    """Asks for the numbers of the sessions in the database of the parameter `name`."""
-
     def drop_database(self, connection: sa.Connection, name: str) -> None:
-        """Drop a database, and end the sessions in it, which tests have left: a DROP waits for their open transactions.
-
-        The connection is in AUTOCOMMIT.
-        """
-        for session in connection.scalars(self.sessions_of, {"name": name}).all():
-            with contextlib.suppress(sa.exc.DBAPIError):  # it may have ended meanwhile
-                connection.execute(self.end_session(session)).close()
-        connection.exec_driver_sql(f"DROP DATABASE {connection.dialect.identifier_preparer.quote(name)}")
+        """Drop a database, and end the sessions in it, which tests have left. The connection is in AUTOCOMMIT."""

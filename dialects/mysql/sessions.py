@@ -138,7 +138,6 @@ class MySQLSessions(Sessions):
     _lock = _wanted.table_valued(sa.column("name", sa.String(64)), name="wanted").c.name
     try_key_locks = sa.select(_lock, sa.func.get_lock(_lock, 0, type_=sa.Boolean))
     unlock_key_locks = sa.select(sa.func.release_lock(_lock, type_=sa.Boolean))
-    sessions_of = sa.text("SELECT id FROM information_schema.processlist WHERE db = :name")
 
     def connect_arguments(self, driver: str, seconds: int) -> dict[str, Any]:
         # PyMySQL's connect_timeout covers the TCP connection only; waiting for the greeting is a read.
@@ -222,6 +221,14 @@ class MySQLSessions(Sessions):
         table = table.lower()
         digest = blake2b(f"{table}\0{key}".encode(), digest_size=16).hexdigest()
         return f"cj.{table[:28]}.{digest}"
+
+    def drop_database(self, connection: sa.Connection, name: str) -> None:
+        # A DROP waits for the open transactions of other sessions, which lock the tables that they used.
+        sessions = sa.text("SELECT id FROM information_schema.processlist WHERE db = :name")
+        for session in connection.scalars(sessions, {"name": name}).all():
+            with contextlib.suppress(sa.exc.DBAPIError):  # it may have ended meanwhile
+                connection.execute(self.end_session(session)).close()
+        connection.exec_driver_sql(f"DROP DATABASE {connection.dialect.identifier_preparer.quote(name)}")
 
 
 class MariaDBSessions(MySQLSessions):

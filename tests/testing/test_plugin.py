@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 import sqlalchemy as sa
@@ -101,6 +102,25 @@ def test_a_server_of_ones_own_serves_the_run(database: Backend, tmp_path: Path) 
     listed = "SELECT datname FROM pg_database" if database.family == "postgres" else "SHOW DATABASES"
     with database.engine.connect() as connection:
         assert [name for name in connection.scalars(sa.text(listed)) if name.startswith("claimjobs_test_")] == []
+
+
+def test_a_session_that_begins_meanwhile_does_not_keep_a_database(database: Backend) -> None:
+    """A thread that a test has left connects again as soon as its session is ended."""
+    name, more = "claimjobs_test_kept", list[sa.Connection]()
+    engine = sa.create_engine(sa.make_url(database.url).set(database=name))
+    with sa.create_engine(database.url, isolation_level="AUTOCOMMIT").connect() as admin:
+        admin.exec_driver_sql(f"CREATE DATABASE {name}")
+
+        def connects(_connection: Any, _cursor: Any, statement: str, *_: Any) -> None:
+            if statement.startswith("DROP DATABASE"):
+                more.append(engine.connect())
+
+        sa.event.listen(admin, "before_cursor_execute", connects)
+        database.dialect.sessions.drop_database(admin, name)
+    assert len(more) == 1
+    more[0].close()
+    for one in (engine, admin.engine):
+        one.dispose()
 
 
 @pytest.mark.one_server("it uses none of these")
