@@ -10,6 +10,8 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, Final, Literal, NamedTuple, get_args
 
+from claimjobs.job import values_of
+
 HoldKind = Literal["lease", "transaction"]
 """What keeps a claim while its jobs are worked on: the lease of a live owner, or the locks of an open transaction."""
 HOLDS: Final = get_args(HoldKind)
@@ -246,6 +248,10 @@ class PerKey:
             raise ValueError(f"per_key burst={self.burst} is that of a rate: give rate, too")
         if self.weights and not (self.fair and all(_is_weight(one) for one in self.weights.values())):
             raise ValueError("per_key weights are numbers above 0, up to 1,000, with fair=True")
+        for key in self.weights:
+            if len(values_of(key)) != len(self.names):
+                names = ", ".join(self.names)
+                raise ValueError(f"per_key weights: {key!r} is no key of {names}: give one value for each column")
         _ = self.pace  # raises for a rate that cannot be read
 
     @property

@@ -344,6 +344,7 @@ def test_a_drain_waits_for_the_rate(backend: Backend) -> None:
         {"burst": 2},
         {"weights": {7: 0}},
         {"weights": {7: 2}, "fair": False},
+        {"weights": {(7, 8): 2}},
         {"after_failure": "skip"},
     ],
 )
