@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from collections import Counter, deque
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from datetime import datetime
 from typing import Any, Final
 
@@ -24,7 +24,7 @@ from claimjobs.lease.registry import check_claims
 from claimjobs.statements import stored_jobs
 from claimjobs.statements.job_rows import job_rows
 from claimjobs.table.backend import Backend
-from claimjobs.table.columns import CLAIMED, DEAD
+from claimjobs.table.columns import DEAD, UNCLAIMED, JobCounts
 from claimjobs.table.roles import ColumnRoles
 
 LIMIT: Final = 10_000
@@ -35,28 +35,21 @@ KEYS_SHOWN: Final = 5
 """Keys of `per_key` that are read: so many that wait longest, and so many that are held back."""
 KEPT: Final = 240
 """Readings that a history keeps: eight minutes of one every 2 s."""
-COUNTED: Final = ("unclaimed", "claimed", "dead")
-"""The states that are counted: done jobs are deleted, or are most of the table."""
+COUNTED: Final = tuple(field.name for field in fields(JobCounts))
+"""The states that are counted."""
 
 
 @dataclass(frozen=True)
-class Backlog:
-    """Jobs and owners of a queue. A number of jobs that is equal to `limit` means: so many or more.
-
-    Unclaimed jobs are those that meet the queue's predicate. Claimed and dead ones are all of the table, because a row
-    may not meet it any more.
-    """
+class Backlog(JobCounts):
+    """Jobs and owners of a queue. A number of jobs that is equal to `limit` means: so many or more."""
 
     limit: int
-    unclaimed: int
     due: int
     """Of the unclaimed jobs that were counted: those that may be claimed now."""
     oldest: float | None
     """Seconds for which the oldest of these has been due; None where none is, or no `run_at` tells."""
     retrying: int
     """Of the unclaimed jobs that were counted: those that failed before, or are suspects."""
-    claimed: int
-    dead: int
     owners: dict[str, int]
     """How many owners are `awake`, `asleep` and `dead`. Empty with `hold="transaction"`."""
     paused: bool
@@ -188,15 +181,14 @@ class OverviewReader:
         waiting = connection.execute(first, upper).one()
         failed = sa.select(sa.func.count()).select_from(self._worst_failed().subquery())
         lives = Counter(owner.life for owner in owners or ())
+        others = {state: connection.scalar(rows.up_to(state, order), upper) for state in COUNTED if state != UNCLAIMED}
         return Backlog(
+            **{state: min(self._limit, jobs) for state, jobs in {UNCLAIMED: waiting.jobs, **others}.items()},
             limit=self._limit,
-            unclaimed=waiting.jobs,
             due=waiting.due,
             # If nothing is due, the first run_at is still to come.
             oldest=oldest_of([waiting] if waiting.due else []),
             retrying=int(connection.scalar(failed, upper) or 0) if backend.roles.failure_counts else 0,
-            claimed=min(self._limit, connection.scalar(rows.up_to(CLAIMED, order), upper)),
-            dead=connection.scalar(rows.up_to(DEAD, order), upper),
             owners={} if owners is None else {"awake": lives[""], "asleep": lives["asleep"], "dead": lives["dead"]},
             paused=paused,
         )

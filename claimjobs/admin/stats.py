@@ -16,7 +16,7 @@ from claimjobs.statements import stored_jobs
 from claimjobs.statements.job_rows import JobRows, job_rows
 from claimjobs.statements.owners import claimed_by_nobody
 from claimjobs.table.backend import Backend
-from claimjobs.table.columns import CLAIMED, DEAD, DONE, STATES, UNCLAIMED
+from claimjobs.table.columns import CLAIMED, STATES, UNCLAIMED, JobCounts
 from claimjobs.table.definitions import FIRST_OWNER
 from claimjobs.table.roles import ColumnRoles
 
@@ -51,15 +51,10 @@ class OwnerStats:
 
 
 @dataclass(frozen=True)
-class Stats:
+class Stats(JobCounts):
     """Counts of jobs by status, and the owners."""
 
-    unclaimed: int
-    """Those that meet the queue's predicate. Of the other states all jobs of the table count, because a row may not
-    meet it any more."""
-    claimed: int
     done: int
-    dead: int
     oldest: float | None
     """Seconds that the longest-waiting unclaimed job has been due; None where none is, or no `run_at` tells."""
     due: int
@@ -143,10 +138,7 @@ def read_stats(
         count = stored_jobs.count(roles, (claimed_by_nobody(roles),))
         ownerless = connection.execute(count).scalar_one()
     return Stats(
-        unclaimed=mine,
-        claimed=jobs[CLAIMED],
-        done=jobs[DONE],
-        dead=jobs[DEAD],
+        **{**jobs, UNCLAIMED: mine},
         oldest=oldest_of(known[UNCLAIMED]),
         due=sum(row.due for row in known[UNCLAIMED]),
         owners=owners or (),

@@ -8,7 +8,7 @@ from contextlib import AbstractContextManager
 from datetime import timedelta
 from itertools import islice
 from math import inf
-from typing import Any, Final, Literal, NamedTuple, get_args
+from typing import Any, Final, NamedTuple
 
 import sqlalchemy as sa
 
@@ -27,12 +27,10 @@ from claimjobs.statements import stored_jobs as statements
 from claimjobs.statements.claim import lock_those
 from claimjobs.statements.job_rows import job_rows
 from claimjobs.table.backend import Backend
-from claimjobs.table.columns import DEAD, STATES
+from claimjobs.table.columns import DEAD, ENDED, STATES, Ended
 from claimjobs.table.job_state import Column
 from claimjobs.table.predicates import Predicate, Where, predicates_of
 
-Kept = Literal["done", "dead"]
-"""The states in which a row stays until it is purged."""
 AT_ONCE: Final = 1_000
 """Jobs of one statement and one transaction: no lock is held for long, and an error undoes no earlier chunk."""
 CANCELLED: Final = "cancelled"
@@ -170,10 +168,10 @@ class StoredJobs:
             raise RowsRefused(self._roles.name, "cancelling a job", refused, len(cancelled))
         return cancelled
 
-    def purge(self, age: timedelta, *, status: Kept, where: Where, dry_run: bool) -> int:
+    def purge(self, age: timedelta, *, status: Ended, where: Where, dry_run: bool) -> int:
         """As `Queue.purge`, for a table without a side-car."""
-        if status not in get_args(Kept):
-            raise ValueError(f"jobs that are {status!r} are not purged: give 'done' or 'dead'")
+        if status not in ENDED:
+            raise ValueError(f"jobs that are {status!r} are not purged: give {' or '.join(map(repr, ENDED))}")
         roles, dialect = self._roles, self._dialect
         with self._connect() as connector:
             old = statements.old(roles, status, connector.scalar(sa.select(self._now)) - age)

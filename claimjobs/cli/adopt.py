@@ -34,12 +34,12 @@ from claimjobs.explain.diagnosis import INDEX, additions
 from claimjobs.key_text import visible
 from claimjobs.options import ALL_KINDS
 from claimjobs.queue.map_file import queue_of
-from claimjobs.table.columns import ROLES, STATES, Columns
+from claimjobs.table.columns import ENDED, ROLES, STATES, UNCLAIMED, Columns
 from claimjobs.table.create import missing_tables
 from claimjobs.table.ddl import ddl_statements
 
 MIGRATIONS: Final = ("sql", "alembic", "django")
-ENDS: Final = ("unclaimed", "done", "dead")
+ENDS: Final = (UNCLAIMED, *ENDED)
 ASKED: Final = {"rows": STATES, "batches": ENDS, "transaction": ENDS, "side-car": ()}
 """The states that a status column says, by the kind of the queue."""
 LEAST: Final = ("unclaimed", "claimed")

@@ -8,12 +8,12 @@ from typing import Final
 
 import click
 
-from claimjobs.admin.stored_jobs import Kept
 from claimjobs.cli.console import command, data, log_as_messages, number, say, show
 from claimjobs.cli.options import AT_LEAST_1, Duration, retry_options
 from claimjobs.cli.queue_options import Target, queue_options
 from claimjobs.instants import age
 from claimjobs.queue.queue import Queue
+from claimjobs.table.columns import ENDED, Ended
 from claimjobs.table.definitions import FIRST_OWNER
 
 MOST: Final = 1_000
@@ -128,12 +128,14 @@ def _reclaimed_from(queue: Queue, owner_id: int, *, force: bool) -> int:
 
 @click.command()
 @click.option("--older-than", type=Duration(), required=True, metavar="AGE", help="A number and a unit: s, m, h, d, w.")
-@click.option("--status", type=click.Choice(["done", "dead"]), default="done", help="The status of the jobs to delete.")
+@click.option("--status", type=click.Choice(ENDED), default="done", help="The status of the jobs to delete.")
 @click.option("--where", metavar="SQL", help="Only jobs for which this holds; SQL as after WHERE.")
 @click.option("--dry-run", is_flag=True, help="Count them, and delete nothing.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON object.")
 @queue_options
-def purge(target: Target, older_than: timedelta, status: Kept, where: str | None, dry_run: bool, as_json: bool) -> None:
+def purge(
+    target: Target, older_than: timedelta, status: Ended, where: str | None, dry_run: bool, as_json: bool
+) -> None:
     """Delete jobs that have been done, or dead, for longer than a given time, and print how many.
 
     Done jobs are in the table only if the queue keeps them (on_done="keep"). The column owner_date says since when a

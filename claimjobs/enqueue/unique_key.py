@@ -17,7 +17,7 @@ from claimjobs.job import key_of
 from claimjobs.statements import enqueue as statements
 from claimjobs.statements.job_rows import job_rows
 from claimjobs.table.backend import Backend
-from claimjobs.table.columns import CLAIMED, DEAD, DONE, UNCLAIMED
+from claimjobs.table.columns import CLAIMED, ENDED, UNCLAIMED
 from claimjobs.table.definitions import not_unique_by
 from claimjobs.table.roles import is_whole
 
@@ -125,7 +125,7 @@ class UniqueKey:
             states.setdefault(state, []).append(key_of(key))
         waiting = states.get(UNCLAIMED, [])
         if self._how == "again":
-            ended, claimed = [*states.get(DONE, ()), *states.get(DEAD, ())], states.get(CLAIMED, [])
+            ended, claimed = [key for state in ENDED for key in states.get(state, ())], states.get(CLAIMED, [])
             if self._roles.claim_rows is not None and connection.get_isolation_level() != self._dialect.isolation:
                 claimed += waiting  # the claim row may be younger than the caller's snapshot
             for statement, some in ((self._mark, claimed), (self._renew, ended)):

@@ -10,7 +10,7 @@ from prometheus_client import CollectorRegistry, make_wsgi_app
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from claimjobs.admin.overview import LIMIT
+from claimjobs.admin.overview import COUNTED, LIMIT
 from claimjobs.batch.batch import SAMPLES
 from claimjobs.metrics.backlog_reader import EVERY, BacklogReader, Reading
 from claimjobs.queue.queue import Queue
@@ -107,7 +107,7 @@ def of_reading(reading: Reading, table: str) -> Iterator[Metric]:
         )
         retrying = "Jobs that failed and will be tried again, among the counted unclaimed ones."
         oldest = "Seconds for which the oldest of these has been due; 0 if none is."
-        jobs = {state: getattr(backlog, state) for state in ("unclaimed", "claimed", "dead")}
+        jobs = {state: getattr(backlog, state) for state in COUNTED}
         figures += [
             ("count_limit", "Jobs of a state are counted up to this number.", backlog.limit),
             ("jobs", "Jobs in each state, up to claimjobs_count_limit.", jobs),

@@ -12,7 +12,7 @@ import sqlalchemy as sa
 from claimjobs.admin import pause
 from claimjobs.admin.overview import LIMIT, Backlog, Overview, OverviewReader
 from claimjobs.admin.stats import Retries, Stats, read_stats
-from claimjobs.admin.stored_jobs import Kept, StoredJobs
+from claimjobs.admin.stored_jobs import StoredJobs
 from claimjobs.batch.batch import BatchTimer
 from claimjobs.database.clock import DatabaseClock
 from claimjobs.database.connect import connected
@@ -25,6 +25,7 @@ from claimjobs.queue.access import Access
 from claimjobs.queue.consumer import Consumer
 from claimjobs.report import Report
 from claimjobs.settings import Settings
+from claimjobs.table.columns import Ended
 from claimjobs.table.predicates import Where
 from claimjobs.table.reflection import sentence
 from claimjobs.table.roles import ColumnRoles
@@ -151,7 +152,7 @@ class QueueOperations:
         return self.jobs.cancel(keys, reason)
 
     def purge(
-        self, older_than: timedelta | float, *, status: Kept = "done", where: Where = None, dry_run: bool = False
+        self, older_than: timedelta | float, *, status: Ended = "done", where: Where = None, dry_run: bool = False
     ) -> int:
         """Delete jobs that have been done, or dead, for so long by the database's clock; return how many.
 

@@ -12,7 +12,7 @@ from claimjobs.statements.claim_rows import by_owner, how_many_jobs
 from claimjobs.statements.side_car import SideCarJoin, note, of_jobs, unclaimed, waiting
 from claimjobs.statements.stored_jobs import Predicates
 from claimjobs.table.backend import Backend
-from claimjobs.table.columns import CLAIMED, DEAD, DONE, STATES, UNCLAIMED
+from claimjobs.table.columns import CLAIMED, DEAD, DONE, ENDED, STATES, UNCLAIMED
 from claimjobs.table.key_rows import KeyRows
 
 
@@ -139,7 +139,7 @@ class JobRowsBesideSideCar(JobRows):
         if state == UNCLAIMED:
             return sa.and_(self.unclaimed, *where)
         if state == CLAIMED:
-            return sa.and_(~self._pair.source.free, ~self._says(DONE), ~self._says(DEAD), *where)
+            return sa.and_(~self._pair.source.free, *(~self._says(ended) for ended in ENDED), *where)
         return self._says(state, *where)
 
     def due_at(self, now: sa.ColumnElement[Any]) -> sa.ColumnElement[Any]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
-from typing import Any, Final
+from typing import Any, Final, Literal, get_args
 
 from claimjobs.errors import BadMap
 
@@ -12,8 +12,11 @@ UNCLAIMED: Final = "unclaimed"
 CLAIMED: Final = "claimed"
 DONE: Final = "done"
 DEAD: Final = "dead"
-STATES: Final = (UNCLAIMED, CLAIMED, DONE, DEAD)
-"""The first three are the article's. A `dead` job has no attempts left, and is kept until a person decides."""
+Ended = Literal["done", "dead"]
+"""The states of a job that has ended: it does not run again. A `dead` one has no attempts left."""
+ENDED: Final[tuple[Ended, ...]] = get_args(Ended)
+STATES: Final = (UNCLAIMED, CLAIMED, *ENDED)
+"""The first three are the article's."""
 
 OURS: Final = ("status", "owner_id", "owner_date", "priority", "run_at", "attempts", "last_error", "suspect")
 """The roles whose columns each table of jobs has that claimjobs makes."""
@@ -21,6 +24,19 @@ ROLES: Final = (*OURS, "run_again", "traceparent")
 """What a column can be, beside a part of the key."""
 BESIDE_SIDE_CAR: Final = ("key", "priority", "run_at")
 """What a map may say of a table that has a side-car."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class JobCounts:
+    """How many jobs are in each state but done: done jobs are deleted, or are most of the table.
+
+    Unclaimed jobs are those that meet the queue's predicate. Of the other states all jobs of the table count, because a
+    row may not meet it any more.
+    """
+
+    unclaimed: int
+    claimed: int
+    dead: int
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,7 @@ from claimjobs.database.connect import inspector_of
 from claimjobs.dialects import dialect_of
 from claimjobs.errors import ColumnMissing, ColumnUnfit, KeyUnfit, Quote, StateMissing, UnfitTable, unique_index
 from claimjobs.table.claim_rows import ClaimRows
-from claimjobs.table.columns import CLAIMED, DEAD, DONE, ROLES, STATES, UNCLAIMED, Columns
+from claimjobs.table.columns import CLAIMED, DEAD, DONE, ENDED, ROLES, STATES, UNCLAIMED, Columns
 from claimjobs.table.ddl import undoubled
 from claimjobs.table.job_state import Column, State, StateByClaimRows
 
@@ -219,7 +219,7 @@ def _values(table: sa.Table, status: Column | None, states: Mapping[str, Any] | 
         values = {state: state for state in STATES if state in allowed}
     if UNCLAIMED not in values:
         raise StateMissing(table.fullname, status.name, UNCLAIMED, "claiming")
-    for first, second in combinations([state for state in (UNCLAIMED, DONE, DEAD) if state in values], 2):
+    for first, second in combinations([state for state in (UNCLAIMED, *ENDED) if state in values], 2):
         if values[first] == values[second]:
             raise ColumnUnfit(
                 f"{first!r} and {second!r} are both {values[first]!r} in column {status.name!r} of table "

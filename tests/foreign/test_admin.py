@@ -8,7 +8,7 @@ import pytest
 import sqlalchemy as sa
 
 from claimjobs import Columns, Queue
-from claimjobs.admin.stored_jobs import Kept
+from claimjobs.table.columns import Ended
 from tests.backends import Backend
 
 STATES: Final = {"unclaimed": "new", "claimed": "busy", "done": "sent", "dead": "lost"}
@@ -42,7 +42,7 @@ def without(word: str) -> list[str | None]:
 
 
 @pytest.mark.parametrize("status", ["done", "dead"])
-def test_a_purge_deletes_only_what_has_that_status(database: Backend, orders: Queue, status: Kept) -> None:
+def test_a_purge_deletes_only_what_has_that_status(database: Backend, orders: Queue, status: Ended) -> None:
     assert orders.purge(60, status=status, dry_run=True) == 1
     assert orders.purge(60, status=status) == 1
     assert left(database) == without(STATES[status])
