@@ -13,7 +13,7 @@ from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from functools import wraps
-from typing import Any, Final, Literal
+from typing import Any, Final
 
 import sqlalchemy as sa
 
@@ -27,7 +27,9 @@ from claimjobs.job import Job
 from claimjobs.options import SideCar
 from claimjobs.queue.queue import Queue
 from claimjobs.settings import Settings
+from claimjobs.settle.outcomes import OUTCOME_KINDS, JobState
 from claimjobs.signals import Cancelled
+from claimjobs.table.columns import ENDED
 from claimjobs.workers.consumer import BatchObserver, consume
 from claimjobs.workers.handlers import handler_of
 
@@ -36,16 +38,6 @@ QUIET: Final = 0.5
 
 OURS: Final = "claimjobs_test_"
 """What the names of our savepoints begin with."""
-
-JobState = Literal["done", "retry", "dead", "released", "suspect", "lost"]
-STATES: Final[dict[str, JobState]] = {
-    "done": "done",
-    "released": "released",
-    "retried": "retry",
-    "dead": "dead",
-    "suspects": "suspect",
-}
-"""For each kind of outcome what a test is told."""
 
 
 class Clock:
@@ -68,8 +60,7 @@ class JobResult:
 
     job: Job
     state: JobState
-    """`done`; `retry`: it failed, and runs again; `dead`: it failed for the last time; `released`; `suspect`: it may be
-    the cause of an error that names no job; `lost`: it was cancelled, or given to others."""
+    """What became of it: docs/testing.md describes each word."""
     error: str | None = None
     """What is stored as its last error, if it failed."""
     retry_in: float | None = None
@@ -195,14 +186,14 @@ class _Results(BatchObserver):
     def settled(self, batch: Batch) -> None:
         outcomes = batch.outcomes
         states: dict[Key, JobState] = {
-            **{key: STATES[kind] for kind, keys in outcomes.kinds.items() for key in keys},
+            **{key: OUTCOME_KINDS[kind] for kind, keys in outcomes.kinds.items() for key in keys},
             **dict.fromkeys((job.key for job in batch.lost), "lost"),
         }
         for job in batch.jobs:
             state = states.get(job.key, "released")
             failure = outcomes.failed.get(job.key) if state != "lost" else None
             error = None if failure is None else failure.error
-            wait = None if failure is None or state == "dead" else failure.wait
+            wait = None if failure is None or state in ENDED else failure.wait
             self.found.append(JobResult(job, state, error, wait))
 
 

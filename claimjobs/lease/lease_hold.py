@@ -303,8 +303,8 @@ class LeaseHold(Hold):
                 lost = set()
         keys = outcomes.keys()
         self.held.remove(claimed)
-        # After a dead job the later ones of its key may be claimed.
-        self._keys.call(claimed.jobs, given_back=outcomes.gives_back or bool(outcomes.dead))
+        # Also after a dead job the later ones of its key may be claimed.
+        self._keys.call(claimed.jobs, given_back=bool(outcomes.released or outcomes.failed))
         if lost:
             outcomes.become(outcomes.only(set(keys) - lost))
         outcomes.count(self._report)

@@ -20,7 +20,7 @@ from claimjobs.settle.outcomes import MANY, Outcomes
 from claimjobs.statements import enqueue, owners, side_car
 from claimjobs.statements import settle as statements
 from claimjobs.table.backend import Backend
-from claimjobs.table.columns import DONE
+from claimjobs.table.columns import DONE, ENDED
 
 OnDoneWord = Finish | Literal["leave"]
 
@@ -87,11 +87,13 @@ class OutcomeTable(ABC):
             for write in self.keep_with({key: columns[key] for key in keys}):
                 yield write, {"claimjobs_keys": keys}
 
-    def failures(self, outcomes: Outcomes) -> Iterator[tuple[OutcomeWrite, dict[str, Any]]]:
-        """The statements for failed jobs and for suspects, each with its parameters."""
-        for write in self.before_failures:
-            for keys in cut(outcomes.failed, self.many):
-                yield write, {"claimjobs_keys": keys}
+    def writes(self, outcomes: Outcomes, done: Sequence[OutcomeWrite]) -> Iterator[tuple[OutcomeWrite, dict[str, Any]]]:
+        """The statements for these outcomes, each with its parameters. `done`: those for done jobs."""
+        yield from self.kept_with({key: columns for key, columns in outcomes.done.items() if columns})
+        plain = [key for key, columns in outcomes.done.items() if not columns]
+        each = ((done, plain), (self.released, outcomes.released), (self.before_failures, outcomes.failed))
+        for write, keys in ((write, keys) for writes, keys in each for write in writes):
+            yield from ((write, {"claimjobs_keys": some}) for some in cut(keys, self.many))
         for statement, failures in (
             (statements.retry, outcomes.retried),
             (statements.mark_dead, outcomes.dead),
@@ -102,8 +104,8 @@ class OutcomeTable(ABC):
                 yield OutcomeWrite(CompiledStatement(update)), {"claimjobs_keys": keys}
 
     def marked(self, connection: sa.Connection, outcomes: Outcomes) -> set[Key]:
-        """Those of the done and dead jobs, which are locked, that must run once more."""
-        ended = [*outcomes.done, *outcomes.dead]
+        """Those of the jobs that have ended, which are locked, that must run once more."""
+        ended = (key for state in ENDED for key in outcomes.kinds[state])
         return set() if self._marked is None else set(keys_for(connection, self._marked, ended, self.many))
 
     @abstractmethod

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 from itertools import chain
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 from claimjobs.dialects import Key
 from claimjobs.job import Job
@@ -14,8 +14,17 @@ from claimjobs.statements.settle import Failure
 
 MANY: Final = 10_000
 """The most keys of one statement: a protocol may count parameters in 16 bits."""
-OUTCOME_KINDS: Final = ("done", "released", "retried", "dead", "suspects")
-"""The kinds of outcomes: the names of their fields in Outcomes, and of their counters in Report."""
+JobState = Literal["done", "released", "retry", "dead", "suspect", "lost"]
+"""What `claimjobs.testing` says of a job; `lost`: its outcome was refused."""
+OUTCOME_KINDS: Final[Mapping[str, JobState]] = {
+    "done": "done",
+    "released": "released",
+    "retried": "retry",
+    "dead": "dead",
+    "suspects": "suspect",
+}
+"""The kinds of outcomes: the names of their fields in Outcomes, and of their counters in Report; with what a test is
+told. The kind of an outcome after which a job has ended has the name of its state (`ENDED`)."""
 
 
 @dataclass
@@ -67,7 +76,7 @@ class Outcomes:
     @property
     def all_done(self) -> bool:
         """Whether no job has another outcome than done, and nothing else is to be written for it."""
-        return not (self.gives_back or self.dead or any(self.done.values()))
+        return not (self.released or self.failed or any(self.done.values()))
 
     @property
     def is_done_batch(self) -> bool:
@@ -87,14 +96,14 @@ class Outcomes:
     def with_short_errors(self, longest: int) -> Outcomes:
         """The same outcomes with at most so many characters of each error, in ASCII; 0: without errors."""
 
-        def shorter(failures: dict[Key, Failure]) -> dict[Key, Failure]:
-            found = {}
-            for key, failure in failures.items():
-                text = (failure.error or "").encode("ascii", "backslashreplace").decode()
-                found[key] = replace(failure, error=text[:longest] or None)
-            return found
+        def shorter(outcome: Any) -> Any:
+            if not isinstance(outcome, Failure):
+                return outcome
+            text = (outcome.error or "").encode("ascii", "backslashreplace").decode()
+            return replace(outcome, error=text[:longest] or None)
 
-        return replace(self, retried=shorter(self.retried), dead=shorter(self.dead), suspects=shorter(self.suspects))
+        kinds: dict[str, Any] = {kind: {key: shorter(each[key]) for key in each} for kind, each in self.kinds.items()}
+        return replace(self, **kinds)
 
     def become(self, written: Outcomes) -> None:
         """Replace these outcomes by those that were written."""

@@ -139,21 +139,11 @@ class Settler:
 
     def _writes(self, connection: sa.Connection, outcomes: Outcomes) -> Iterator[tuple[OutcomeWrite, dict[str, Any]]]:
         """The statements for these outcomes, each with its parameters."""
-        many = self._table.many
-        if outcomes.done:
-            columns = {key: values for key, values in outcomes.done.items() if values}
-            yield from self._table.kept_with(columns)
-            plain = [key for key, values in outcomes.done.items() if not values]
-            done = self._done
-            if callable(self._on_done):
-                answer = self._on_done(connection, [outcomes.jobs[key] for key in outcomes.done])
-                done = self._table.done[self._checked(answer)]
-            for write in done:
-                yield from ((write, {"claimjobs_keys": keys}) for keys in cut(plain, many))
-        for write in self._table.released:
-            yield from ((write, {"claimjobs_keys": keys}) for keys in cut(outcomes.released, many))
-        if outcomes.failed:
-            yield from self._table.failures(outcomes)
+        done = self._done
+        if outcomes.done and callable(self._on_done):
+            answer = self._on_done(connection, [outcomes.jobs[key] for key in outcomes.done])
+            done = self._table.done[self._checked(answer)]
+        yield from self._table.writes(outcomes, done)
 
     def _checked(self, answer: Any) -> Finish:
         """What a user's function chose, after a check: no job may be deleted by mistake."""

@@ -128,10 +128,7 @@ def mark_dead(target: SettleGuard, now: sa.ColumnElement[Any], failures: Failure
     """Failed for the last time: the jobs are dead from now on, and kept until a person decides."""
     roles = target.roles
     roles.need_state(DEAD, "keeping a job that failed for the last time")
-    values = {**_disowned(roles, DEAD), **_failure(roles, failures)}
-    if roles.owner_date is not None:
-        values[roles.owner_date] = now
-    return _guarded(sa.update(roles.table).values(values), target)
+    return _guarded(sa.update(roles.table).values({**_disowned(roles, DEAD, now), **_failure(roles, failures)}), target)
 
 
 def still_mine(target: SettleGuard) -> sa.Select[Any]:
@@ -164,12 +161,13 @@ def _guarded(write: Write, target: SettleGuard) -> Write:
     return cast(Write, write.returning(*roles.key)) if dialect.returns_what_it_writes else write
 
 
-def _disowned(roles: ColumnRoles, status: str) -> dict[Any, Any]:
+def _disowned(roles: ColumnRoles, status: str, since: sa.ColumnElement[Any] | None = None) -> dict[Any, Any]:
     values = roles.state.becomes(status) | (unmarked(roles) if status == UNCLAIMED else {})
     if roles.owner_id is not None:
         values[roles.owner_id] = None
-    if roles.owner_date is not None and roles.owner_date.nullable:  # a NOT NULL one keeps the time of the last change
-        values[roles.owner_date] = None
+    # Without a new time a NOT NULL one keeps that of the last change.
+    if roles.owner_date is not None and (since is not None or roles.owner_date.nullable):
+        values[roles.owner_date] = since
     return values
 
 
