@@ -23,7 +23,7 @@ from claimjobs.key_text import visible
 from claimjobs.log_events import FAILURES_COUNTED, JOB_DEAD, JOB_RETRY, PROGRESS
 from claimjobs.log_records import LogFormat, TextFormatter, stderr_handler
 from claimjobs.report import Report
-from claimjobs.workers.run import Snapshot, Summary
+from claimjobs.workers.run import Snapshot, Summary, ended
 
 EVERY: Final = 30.0
 """Seconds between two lines: a log is kept for long, and a run may be idle for days."""
@@ -170,7 +170,7 @@ def drawn(snapshot: Snapshot, *, verbose: bool = False) -> Group:
     )
     parts: list[Any] = [headline]
     if snapshot.to_come is not None:  # the share of the work that is done, and the time for the rest
-        done = snapshot.total.done + snapshot.total.dead
+        done = sum(ended(snapshot.total).values())
         share = done / (done + snapshot.to_come) if done + snapshot.to_come else 1.0
         left = f"{age(snapshot.to_come / snapshot.rate)} left" if snapshot.rate else ""
         parts.append(Table.grid(padding=(0, 1)))
@@ -192,13 +192,13 @@ def summary_lines(
 
     `drains`: the run could have waited for retries. `verbose`: with its claims, and what they met.
     """
-    done = f"{summary.done:,} done, {summary.failed:,} dead, {summary.total.retried:,} failed and tried again"
-    lines = [f"{done}; {_or_unknown(summary.left)} left in the queue"]
+    out = [f"{count:,} {state}" for state, count in ended(summary.total).items()]
+    became = ", ".join([*out, f"{summary.total.retried:,} failed and tried again"])
+    lines = [f"{became}; {_or_unknown(summary.left)} left in the queue"]
     if has_balance:
         into = f"{summary.generated:,} generated + {summary.before:,} there before"
-        out = f"{summary.done:,} done + {summary.failed:,} dead + {_or_unknown(summary.left)} left"
         difference = f", {summary.unaccounted:+,} not accounted for" if summary.unaccounted else ""
-        lines = [f"{into} = {out}{difference}"]
+        lines = [f"{into} = {' + '.join(out)} + {_or_unknown(summary.left)} left{difference}"]
     pace = f"{number(round(summary.rate), 'job')}/s over {summary.seconds:.1f} s"
     lines.append("; ".join([pace, *_effort(summary.total, verbose=verbose)]))
     if summary.replaced:
@@ -217,8 +217,8 @@ def summary_lines(
 
 def summary_json(summary: Summary) -> str:
     """The summary as one JSON object."""
-    more = {"unaccounted": summary.unaccounted, "rate": summary.rate}
-    return json.dumps({"event": "summary", **_plain(summary), **more})
+    total, more = summary.total, {"unaccounted": summary.unaccounted, "rate": summary.rate}
+    return json.dumps({"event": "summary", "done": total.done, "failed": total.dead, **_plain(summary), **more})
 
 
 def _plain(numbers: Snapshot | Summary) -> dict[str, Any]:
@@ -238,7 +238,7 @@ def _line(snapshot: Snapshot, *, verbose: bool) -> str:
 
 def _figures(total: Report) -> dict[str, int]:
     generated = {"generated": total.enqueued} if total.enqueued else {}
-    return {**generated, "claimed": total.claimed, "done": total.done, "dead": total.dead, "retried": total.retried}
+    return {**generated, "claimed": total.claimed, **ended(total), "retried": total.retried}
 
 
 def _effort(total: Report, *, verbose: bool) -> Iterator[str]:

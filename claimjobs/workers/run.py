@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from claimjobs.report import Report
+from claimjobs.table.columns import ENDED
 
 
 @dataclass(frozen=True)
@@ -66,14 +67,11 @@ class Snapshot:
 
 @dataclass(frozen=True)
 class Summary:
-    """The result of a run: generated + before = done + failed + left + unaccounted."""
+    """The result of a run: generated + before = ended + left + unaccounted."""
 
     before: int
     """Jobs unclaimed or claimed when the run began."""
     generated: int
-    done: int
-    failed: int
-    """Jobs that became dead."""
     left: int | None
     """Jobs unclaimed or claimed when the run ended; None where they could not be counted."""
     seconds: float
@@ -98,8 +96,13 @@ class Summary:
         """
         if self.left is None:
             return None
-        return self.before + self.generated - self.done - self.failed - self.left
+        return self.before + self.generated - sum(ended(self.total).values()) - self.left
 
     @property
     def rate(self) -> float:
-        return self.done / self.seconds if self.seconds else 0.0
+        return self.total.done / self.seconds if self.seconds else 0.0
+
+
+def ended(total: Report) -> dict[str, int]:
+    """How many jobs have ended in each state."""
+    return {state: getattr(total, state) for state in ENDED}

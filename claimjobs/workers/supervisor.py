@@ -388,8 +388,6 @@ class Supervisor:
         return Summary(
             before=self._before,
             generated=total.enqueued,
-            done=total.done,
-            failed=total.dead,
             left=left,
             seconds=seconds,
             total=total,

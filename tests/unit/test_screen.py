@@ -19,9 +19,7 @@ TROUBLED = Report(done=3, transients=Counter({"deadlock": 2, "connection lost": 
 
 
 def test_transients_are_counted_by_kind_in_the_summary() -> None:
-    summary = Summary(
-        before=3, generated=0, done=3, failed=0, left=0, seconds=1.0, total=TROUBLED, replaced=0, handed_back=0
-    )
+    summary = Summary(before=3, generated=0, left=0, seconds=1.0, total=TROUBLED, replaced=0, handed_back=0)
     assert json.loads(summary_json(summary))["total"]["transients"] == {"deadlock": 2, "connection lost": 1}
 
 
@@ -37,9 +35,7 @@ def test_a_report_is_one_line_of_what_happened() -> None:
 
 
 def test_what_died_is_told_in_words_that_fit_one_and_many() -> None:
-    summary = Summary(
-        before=3, generated=0, done=3, failed=0, left=0, seconds=1.0, total=TROUBLED, replaced=1, handed_back=1_000
-    )
+    summary = Summary(before=3, generated=0, left=0, seconds=1.0, total=TROUBLED, replaced=1, handed_back=1_000)
     assert summary_lines(summary)[-1] == (
         "processes that died, replaced: 1; jobs reclaimed: 1,000; what each of them did last may not be counted"
     )
@@ -104,7 +100,7 @@ def test_a_quiet_run_shows_its_log_alone(capsys: pytest.CaptureFixture[str]) -> 
 
 def test_only_a_run_that_had_the_table_for_itself_has_a_balance() -> None:
     summary = Summary(
-        before=3, generated=0, done=5, failed=1, left=2, seconds=1.0, total=TROUBLED, replaced=0, handed_back=0
+        before=3, generated=0, left=2, seconds=1.0, total=Report(done=5, dead=1), replaced=0, handed_back=0
     )
     assert summary_lines(summary)[0] == "5 done, 1 dead, 0 failed and tried again; 2 left in the queue"
     balance = summary_lines(summary, has_balance=True)[0]
@@ -134,9 +130,7 @@ def test_while_it_starts_a_run_says_what_is_started() -> None:
 
 
 def test_the_summary_tells_who_waits_for_a_retry() -> None:
-    summary = Summary(
-        before=3, generated=0, done=0, failed=0, left=3, seconds=1.0, total=TROUBLED, replaced=0, handed_back=0
-    )
+    summary = Summary(before=3, generated=0, left=3, seconds=1.0, total=Report(), replaced=0, handed_back=0)
     assert "retry" not in "".join(summary_lines(summary))
     waiting = replace(summary, retries=3, next_retry=2 * 86_400.0)
     assert "3 wait for their retry, the next at 20" in "".join(summary_lines(waiting))
