@@ -47,6 +47,6 @@ def resume(engine: sa.Engine, connector: Connector, backend: Backend, notifier: 
 def read_pause(connection: sa.Connection, backend: Backend) -> tuple[float | None, str | None]:
     """For how many seconds the queue has been paused, and why. A transaction as a hold needs no table of queues."""
     row = None
-    with unless_hidden(connection, backend.dialect):
+    with unless_hidden(connection, backend.dialect, needed=backend.by_lease):
         row = connection.execute(statements.paused(backend.queues, backend.roles.recorded_as)).first()
     return (None, None) if row is None else (age_at(row.now, row.paused), row.reason)

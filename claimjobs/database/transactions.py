@@ -64,14 +64,16 @@ def savepoint(connection: sa.Connection, *, or_whole: bool = False) -> Iterator[
 
 
 @contextlib.contextmanager
-def unless_hidden(connection: sa.Connection, dialect: Dialect) -> Iterator[None]:
-    """A block that reads a table that may be missing, or that this account may not read: then the block ends early."""
+def unless_hidden(connection: sa.Connection, dialect: Dialect, *, needed: bool) -> Iterator[None]:
+    """A block that reads a table that may be missing, or that this account may not see: then the block ends early,
+    unless the table is `needed`.
+    """
     try:
         with savepoint(connection):
             yield
     except sa.exc.DBAPIError as error:
         errors = dialect.errors
-        if not (errors.refuses_account(error) or errors.code(error) in errors.missing_table):
+        if needed or not (errors.refuses_account(error) or errors.code(error) in errors.missing_table):
             raise
 
 

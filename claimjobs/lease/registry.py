@@ -188,9 +188,9 @@ def check_claims(connection: sa.Connection, backend: Backend, *, only_reads: boo
     Raises ClaimsDiffer. `only_reads`: this program claims nothing, so limits per key are not its concern.
     """
     ours, owners = RecordDescription.of(backend), list[OwnerState]()
-    # A transaction as a hold needs no table of owners, and no right to read it.
-    if sa.inspect(connection).has_table(OWNER_TABLE, schema=backend.schema):
-        with unless_hidden(connection, backend.dialect):
+    # A transaction as a hold needs no table of owners, and no right to see it.
+    with unless_hidden(connection, backend.dialect, needed=backend.by_lease):
+        if sa.inspect(connection).has_table(OWNER_TABLE, schema=backend.schema):
             owners = read_owners(connection, backend)
     seen = [one.records for one in owners if one.records.count(has_lock=one.holder is not None)]
     if only_reads:

@@ -89,3 +89,39 @@ def test_who_may_not_see_the_owners_and_claims_is_told_what_it_takes(backend: Ba
             pytest.skip(f"{backend.name} lacks a refusal to look at a table's columns")
         with pytest.raises(AccessDenied, match="needs SELECT, INSERT, UPDATE and DELETE on claimjobs_owners"):
             queue.claim()
+
+
+def test_who_claims_by_transaction_sees_pauses_without_rights_on_the_owners(backend: Backend) -> None:
+    backend.make()
+    with account(backend, jobs="INSERT, SELECT, UPDATE, DELETE", claimjobs_queues="SELECT") as engine:
+        queue = backend.bare_queue(bind=engine, hold="transaction")
+        queue.check()
+        queue.enqueue(jobs(1))
+        with backend.bare_queue() as operator:
+            operator.pause()
+            assert not queue.claim()
+            operator.resume()
+        assert queue.stats().unclaimed == 1
+        queue.close()
+
+
+def test_a_check_tells_who_claims_by_lease_that_the_owners_cannot_be_read(backend: Backend) -> None:
+    backend.make()
+    with account(backend, jobs="INSERT, SELECT, UPDATE, DELETE") as engine:
+        queue = backend.bare_queue(bind=engine)
+        for check in (queue.check, queue.reclaim_ownerless):
+            with pytest.raises((AccessDenied, sa.exc.ProgrammingError), match="claimjobs_owners"):
+                check()
+        queue.close()
+
+
+def test_a_pause_that_cannot_be_read_is_told(backend: Backend) -> None:
+    backend.make()
+    rights = "SELECT, INSERT, UPDATE, DELETE"
+    with account(backend, jobs=rights, claimjobs_owners=rights) as engine:
+        queue = backend.bare_queue(bind=engine)
+        if backend.family != "postgres":
+            pytest.skip(f"{backend.name} lacks accounts that see a table which they may not read")
+        with pytest.raises(sa.exc.ProgrammingError, match="claimjobs_queues"):
+            queue.stats()
+        queue.close()
