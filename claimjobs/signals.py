@@ -201,17 +201,19 @@ def stop_on_signals(*queues: SupportsStop, timeout: float | None = None) -> Iter
             "enter it in the main thread, and run the loops in threads within its block"
         )
     timers: list[threading.Timer] = []
+    is_left = False
 
     def stop() -> None:
         for queue in queues:
             queue.stop() if timeout is None else queue.stop(timeout + REACTION)
-        if timeout is not None:
+        if timeout is not None and not is_left:
             timers.append(after(timeout, _send_to_main_thread, signal.SIGTERM))
 
     with suppress(Cancelled), graceful(stop):
         try:
             yield
         finally:
+            is_left = True  # a first signal that comes now starts no timer any more
             for timer in timers:  # one that is about to send its signal does so while `graceful` handles it
                 timer.cancel()
                 timer.join()

@@ -6,10 +6,12 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -91,9 +93,10 @@ class Told:
     """Something that can be stopped."""
 
     stopped = 0
+    timeout: float | None = None
 
     def stop(self, timeout: float | None = None) -> None:
-        assert timeout is None
+        self.timeout = timeout
         self.stopped += 1
 
 
@@ -126,5 +129,24 @@ def test_all_queues_are_stopped_and_other_errors_go_on_their_way() -> None:
 
     with pytest.raises(ZeroDivisionError), stop_on_signals(one, other):
         work()
-    assert (one.stopped, other.stopped) == (1, 1)
+    assert (one.stopped, other.stopped, one.timeout) == (1, 1, None)
     assert signal.getsignal(signal.SIGTERM) is before
+
+
+def test_a_first_signal_at_the_end_of_the_block_sends_none_later(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It comes when the block is left, before the former signal handlers are back."""
+    sent, restore, told = list[int](), signal.signal, Told()
+    monkeypatch.setattr("claimjobs.signals._send_to_main_thread", sent.append)
+
+    def restore_late(number: int, react: Any) -> Any:
+        if react is before and not told.stopped:
+            signal.raise_signal(signal.SIGTERM)
+        return restore(number, react)
+
+    before = signal.getsignal(signal.SIGTERM)
+    known = set(threading.enumerate())
+    with stop_on_signals(told, timeout=0.0):
+        monkeypatch.setattr(signal, "signal", restore_late)
+    for thread in {*threading.enumerate()} - known:
+        thread.join()
+    assert (told.stopped, sent) == (1, [])
