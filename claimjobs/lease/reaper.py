@@ -334,8 +334,11 @@ class Reaper:
         """Log the jobs that failed because their owner died, and call the hooks. Not for the heartbeat's thread: a hook
         that takes long would cost this owner its lease.
         """
-        while self.unreported:
-            outcomes = self.unreported.popleft()
+        while True:
+            try:
+                outcomes = self.unreported.popleft()
+            except IndexError:  # another thread may have taken the last one
+                return
             outcomes.jobs = {key: self._job(key, claim_of(job)) for key, job in outcomes.jobs.items()}
             self._failures.report(outcomes)
 

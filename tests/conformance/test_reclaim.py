@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections import Counter
+from collections import Counter, deque
 from typing import Any
 
 import pytest
@@ -14,6 +14,7 @@ from claimjobs.errors import ServerUnreachable
 from claimjobs.lease.reaper import Reaper
 from claimjobs.log_events import OWNER_STUCK
 from claimjobs.options import Liveness
+from claimjobs.settle.outcomes import Outcomes
 from claimjobs.table.definitions import FIRST_OWNER, shared_tables
 from tests.backends import Backend
 from tests.conformance.consumer_process import consumer
@@ -301,3 +302,18 @@ def test_a_clean_close_charges_nobody(backend: Backend) -> None:
     queue.claim(1)
     queue.close()
     assert [(row["status"], row["attempts"], row["suspect"]) for row in backend.rows()] == [("unclaimed", 0, 0)] * 2
+
+
+class TakenMeanwhile(deque[Outcomes]):
+    """Another thread takes the last element before this one does."""
+
+    def __bool__(self) -> bool:
+        return True
+
+
+def test_two_threads_may_claim_while_a_failure_is_to_be_reported(
+    anywhere: Backend, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    queue = anywhere.queue()
+    monkeypatch.setattr(hold_of(queue).owner.reaper, "unreported", TakenMeanwhile())
+    assert not queue.claim()
