@@ -181,7 +181,9 @@ class JobPool(BatchLoop):
             with closing(self._executor):
                 self._release(self._executor.take_back())
                 while self._items and not (self._is_cancelled or self._control.expired):
-                    self._wait()
+                    if not self._ended:
+                        time.sleep(TOGETHER)  # after `stop` no wait for a wake lasts
+                    self._give_up_lost()
                     self._settle()
         finally:
             self._is_cancelled = True  # the executor was closed: what it cancelled has ended
@@ -205,10 +207,9 @@ class JobPool(BatchLoop):
         if not self._ended:
             claim_in = max(0.0, self._claim_at - time.monotonic()) if self._is_low else CHECK
             self._wait_for(1, min(CHECK, claim_in))
-        if self._ended and not self._control.stopping:
+        if self._ended:
             self._wait_for(min(self._size, len(self._items)), TOGETHER)
-        if time.monotonic() - self._looked_at >= CHECK:
-            self._give_up_lost()
+        self._give_up_lost()
 
     def _wait_for(self, ended: int, seconds: float) -> None:
         self._control.clear_wake()
@@ -219,7 +220,9 @@ class JobPool(BatchLoop):
 
     def _give_up_lost(self) -> None:
         """Wait no more for jobs that were cancelled, given to others because their handler hangs, or released at a
-        deadline."""
+        deadline. It looks for them now and then."""
+        if time.monotonic() - self._looked_at < CHECK:
+            return
         self._looked_at = time.monotonic()
         begun = [item for item in self._items if item.begun]
         lost = [item for item in begun if item.job.is_lost or not self._hold.is_held(item.claim)]

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import math
 import threading
+import time
 from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 
-from claimjobs import Batch, Queue
+from claimjobs import Batch, Job, Queue
 from claimjobs.errors import BatchRolledBack
 from claimjobs.options import HoldKind
 from tests.backends import Backend
@@ -187,3 +188,17 @@ def test_the_jobs_of_a_process_that_is_about_to_be_killed_are_released_uncharged
     assert me not in [owner.id for owner in supervisor.stats().owners]
     assert refused(queue, batch)
     assert supervisor.release_owner(me) == 0
+
+
+def test_who_waits_for_the_last_jobs_lets_their_threads_have_the_processor(anywhere: Backend) -> None:
+    queue = anywhere.queue()
+    queue.enqueue(jobs(1))
+
+    def handler(_: Job) -> None:
+        queue.stop()
+        threading.Event().wait(2.0)
+
+    assert queue.owner_id
+    before = time.thread_time()
+    queue.work(handler, concurrency=1)
+    assert time.thread_time() - before < 0.2, "it uses little of these two seconds"
