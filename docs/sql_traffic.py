@@ -11,7 +11,6 @@ from typing import Any, Final
 import sqlalchemy as sa
 
 from claimjobs import PerKey, Queue, key_tables, make
-from claimjobs.lease.sleeper import WakeCondition
 from claimjobs.settle.outcomes import Outcomes
 from claimjobs.statements import claim_rows
 from claimjobs.table.definitions import article_table
@@ -269,7 +268,7 @@ def _live(queue: Queue) -> None:
     hand = hold_of(queue)
     hand.owner.row.beat()
     hand.owner._reclaim_dead()
-    condition = WakeCondition(queue._consumer.plans.plan(None).work, 1.0, 1.0)
+    works = {queue._consumer.plans.plan(None).work}
     sleeper = hand.owner.sleeper
 
     with hand._connector.idle() as idle:
@@ -278,7 +277,7 @@ def _live(queue: Queue) -> None:
             idle.connection.execute(listen)
         sleeper._beat_asleep(idle.connection)
         for careful in (False, True):
-            sleeper._check(idle.connection, condition, for_work=True, careful=careful)
+            sleeper._check(idle.connection, works, careful=careful)
         idle.wait(0.01)
     queue.enqueue([{"d": "d", "e": "e"}] * 2)
 

@@ -10,7 +10,7 @@ import logging
 import random
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from enum import Enum, auto
@@ -78,17 +78,16 @@ class IdleSleeper:
         """Set when a pause should end: something changed."""
         self._guard = threading.Lock()
         self._waiting = 0
-        self._condition: WakeCondition | None = None
-        """None: no loop waits, or the waiting loops were woken."""
+        self._conditions: tuple[WakeCondition, ...] = ()
+        """Of the loops that wait, and were not woken. Each may claim other jobs."""
         self._busy = False
         self._failed = self._no_sleep_since = -NO_SLEEP
         self._asleep = self._awake = 0
         """How many other owners slept, and how many did not, at the last check."""
         self._last_active = self._beaten = self._owner_dead_at = 0.0
         self._unknown = record_of(row.backend).unknown(row.backend.owners.alias("known"))
-        self._work: sa.ColumnElement[Any] | None = None
-        self._built: dict[tuple[bool, bool], sa.Select[Any]] = {}
-        """The statements that check for `_work`, or for nothing; with and without a check of owners."""
+        self._built: dict[tuple[sa.ColumnElement[Any] | None, bool], sa.Select[Any]] = {}
+        """The statements that check for the work of a condition, or for nothing; with and without a check of owners."""
 
     # --- for idle loops --------------------------------------------------------------------------------
 
@@ -103,7 +102,7 @@ class IdleSleeper:
         with self._guard:
             self._waiting += 1
             self._last_active = time.monotonic()
-            self._condition = condition
+            self._conditions = (*self._conditions, condition)
         self._changed.set()
         try:
             yield
@@ -111,8 +110,7 @@ class IdleSleeper:
             with self._guard:
                 self._waiting -= 1
                 last = not self._waiting
-                if last:
-                    self._condition = None
+                self._conditions = tuple(other for other in self._conditions if other is not condition)
             if last:
                 self._connector.end_wait()
 
@@ -144,9 +142,8 @@ class IdleSleeper:
         """Wait for so many seconds; an owner that sleeps waits longer, until its heartbeat has to check all owners."""
         deadline = time.monotonic() + seconds
         while not self.is_over and (left := deadline - time.monotonic()) > 0:
-            condition = self._condition
-            if condition is not None and self._is_idle():
-                if self._sleep(condition) is WakeReason.OWNER_DEAD:
+            if self._is_idle():
+                if self._sleep() is WakeReason.OWNER_DEAD:
                     return
                 deadline = time.monotonic() + seconds
             elif self._row.asleep:
@@ -156,7 +153,7 @@ class IdleSleeper:
 
     def _is_idle(self) -> bool:
         """Whether a loop waits to be woken, and this owner can sleep."""
-        return self._condition is not None and not self.is_over and self.can_sleep()
+        return bool(self._conditions) and not self.is_over and self.can_sleep()
 
     def _pause(self, seconds: float) -> None:
         self._changed.wait(seconds)
@@ -189,21 +186,33 @@ class IdleSleeper:
 
     # --- asleep ----------------------------------------------------------------------------------------
 
-    def _sleep(self, condition: WakeCondition) -> WakeReason:
+    def _sleep(self) -> WakeReason:
         why = WakeReason.WORK
         with self._noting_errors(), self._connector.idle() as idle:
-            why = self._until_woken(idle, condition)
+            why = self._until_woken(idle)
         if why is WakeReason.WORK:
-            self._condition = None
+            with self._guard:
+                self._conditions = ()
             self._wake()
         elif why is WakeReason.OWNER_DEAD and not self._row.asleep:
             self._mark_awake()  # this owner was declared dead: it registers under a new id
         return why
 
-    def _until_woken(self, idle: IdleConnection, condition: WakeCondition) -> WakeReason:
+    def _until_woken(self, idle: IdleConnection) -> WakeReason:
         """Wait until there is a reason to wake. Raises as SQLAlchemy does."""
-        pause = min(condition.first, condition.every)
+        if not (conditions := self._conditions):
+            return WakeReason.NOT_IDLE
+        wanted = {each.work for each in conditions}
+        self._built = {key: built for key, built in self._built.items() if key[0] is None or key[0] in wanted}
+        # If only a claim finds out whether there is work for one of the loops, all of them claim when that one does.
+        timed = [each for each in conditions if each.work is None] or conditions
+        every = min(each.every for each in timed)
+        pause = min(every, *(each.first for each in timed))
         due = time.monotonic() + pause
+
+        def has_changed() -> bool:
+            return idle.is_needed() or not self._is_idle() or {each.work for each in self._conditions} != wanted
+
         # Listen, and mark the owner asleep: from now on producers wake it.
         listen = self._backend.dialect.sessions.listen(self._row.id)
         if listen is not None and idle.connection.info.get(LISTENS_AS) != self._row.id:
@@ -213,16 +222,16 @@ class IdleSleeper:
         # The first check is needed: rows that were committed before this owner was marked asleep did not wake it. If
         # only a claim finds them, the claim waits for the pause. Without it a slow claim would start another one at
         # once, each time that it takes so long that the owner is marked awake.
-        why = why or self._check(idle.connection, condition, for_work=condition.work is not None, careful=False)
+        why = why or self._check(idle.connection, wanted - {None}, careful=False)
         while why is None:
-            if idle.is_needed() or not self._is_idle():
+            if has_changed():
                 return WakeReason.NOT_IDLE
             longest = self._longest() * random.uniform(0.9, 1.0)  # noqa: S311 - owners check at different times
             if idle.wait(min(max(0.0, due - time.monotonic()), longest)):
-                return WakeReason.NOT_IDLE if idle.is_needed() or not self._is_idle() else WakeReason.WORK
+                return WakeReason.NOT_IDLE if has_changed() else WakeReason.WORK
             for_work = due - time.monotonic() <= longest / 2
             if for_work:
-                pause = min(2 * pause, condition.every)
+                pause = min(2 * pause, every)
                 due = time.monotonic() + pause * random.uniform(0.9, 1.0)  # noqa: S311
             # The leader's checks are for dead owners, too, and some of the others', at random.
             careful = time.monotonic() - self._owner_dead_at >= CHECK_EVERY and (
@@ -231,7 +240,7 @@ class IdleSleeper:
             self._last_active = time.monotonic()
             if self._last_active - self._beaten + self._longest() >= self._liveness.idle_beat:
                 why = self._beat_asleep(idle.connection)
-            why = why or self._check(idle.connection, condition, for_work=for_work, careful=careful)
+            why = why or self._check(idle.connection, wanted if for_work else (), careful=careful)
         return why
 
     def _beat_asleep(self, connection: sa.Connection) -> WakeReason | None:
@@ -239,29 +248,31 @@ class IdleSleeper:
         return None if self._row.mark_asleep(connection) else WakeReason.OWNER_DEAD
 
     def _check(
-        self, connection: sa.Connection, condition: WakeCondition, *, for_work: bool, careful: bool
+        self, connection: sa.Connection, wanted: Collection[sa.ColumnElement[Any] | None], *, careful: bool
     ) -> WakeReason | None:
-        """`careful`: check for owners that seem dead, too."""
-        if for_work and condition.work is None:
+        """`wanted`: the work that is looked for now. `careful`: look for owners that seem dead, too."""
+        if None in wanted:
             return WakeReason.WORK
-        if condition.work is not self._work:
-            self._work, self._built = condition.work, {}
-        work, backend = condition.work if for_work else None, self._backend
-        if (for_work, careful) not in self._built:
-            unknown = self._unknown if careful else None
-            self._built[for_work, careful] = statements.check(backend.owners, work, backend.dialect, unknown)
+        backend = self._backend
         given = {"claimjobs_me": self._row.id, "claimjobs_claims": backend.roles.recorded_as}
-        try:
-            seen = connection.execute(self._built[for_work, careful], given).one()
-        except sa.exc.DBAPIError as error:
-            if backend.dialect.errors.transient_kind(error) == "interrupted":  # a wake that came during the check
+        for work in wanted or (None,):
+            if (work, careful) not in self._built:
+                unknown = self._unknown if careful else None
+                self._built[work, careful] = statements.check(backend.owners, work, backend.dialect, unknown)
+            try:
+                seen = connection.execute(self._built[work, careful], given).one()
+            except sa.exc.DBAPIError as error:
+                if backend.dialect.errors.transient_kind(error) == "interrupted":  # a wake that came during the check
+                    return WakeReason.WORK
+                raise
+            self._asleep, self._awake = seen.asleep, seen.awake
+            if careful and seen.unwell:
+                self._owner_dead_at = time.monotonic()
+                return WakeReason.OWNER_DEAD
+            if seen.work:
                 return WakeReason.WORK
-            raise
-        self._asleep, self._awake = seen.asleep, seen.awake
-        if careful and seen.unwell:
-            self._owner_dead_at = time.monotonic()
-            return WakeReason.OWNER_DEAD
-        return WakeReason.WORK if seen.work else None
+            careful = False  # the first one has checked that
+        return None
 
     def _longest(self) -> float:
         """The longest pause until the next check. It is shorter while other owners work, for their jobs if they die."""

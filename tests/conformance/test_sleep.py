@@ -299,3 +299,18 @@ def test_jobs_that_come_due_are_found_without_a_call(backend: Backend) -> None:
         backend.run("INSERT INTO jobs (d, e) VALUES ('plain', '')")
         consumer.does("plain")
     assert states(backend) == []
+
+
+@pytest.mark.parametrize("due", ["one", "other"])
+@pytest.mark.pair("the condition that is checked is that of one of two loops")
+def test_jobs_that_come_due_are_found_for_each_of_two_loops(backend: Backend, due: str) -> None:
+    queue = backend.queue(liveness=PATIENT)
+    wheres = [sa.text(f"d = '{name}'") for name in ("one", "other")]
+    with ExitStack() as loops:
+        one, other = (Consumer(backend, queue, where=where, poll=0.2) for where in wheres)
+        loops.enter_context(one).falls_asleep()
+        loops.enter_context(other)
+        wait_for(lambda: other.sleeper._waiting == 2 and other.is_asleep(), "both sleep")
+        backend.run(f"INSERT INTO jobs (d, e) VALUES ('{due}', '')")  # by somebody who calls nobody
+        (one if due == "one" else other).does(due)
+    assert states(backend) == []
