@@ -6,6 +6,7 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, suppress
 from datetime import datetime
+from operator import attrgetter
 from types import TracebackType
 from typing import Any, Final, Self
 
@@ -30,6 +31,8 @@ from claimjobs.statements.settle import Failure
 from claimjobs.table.columns import DEAD
 from claimjobs.table.roles import ColumnRoles
 
+KEY: Final = attrgetter("key")
+"""The key of a job, without an instruction of Python for each job of a batch."""
 SAMPLES: Final = 4
 """Jobs of each batch whose time from due to claimed is measured. To read `run_at` of each job would cost a few percent
 of a consumer's time."""
@@ -63,8 +66,8 @@ class Batch:
         `since`: when the first of these jobs was claimed, if they were measured then, in other batches.
         """
         self._claimed = claimed
-        self._jobs = {job.key: job for job in claimed.jobs}
         self._order = tuple(claimed.jobs)
+        self._jobs = dict(zip(map(KEY, self._order), self._order, strict=True))
         self._undecided = dict(self._jobs)
         self._outcomes = Outcomes(jobs=self._jobs)
         self._roles = roles
@@ -171,8 +174,7 @@ class Batch:
         """
         if columns:
             self._hold.check_columns(columns)
-        for key in self._decide(jobs):
-            self._outcomes.done[key] = columns
+        self._outcomes.done.update(dict.fromkeys(self._decide(jobs), columns))
 
     def release(self, *jobs: Job) -> None:
         """Release these jobs, for any consumer; without arguments, all that have no outcome yet."""

@@ -7,6 +7,7 @@ for a batch.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from itertools import repeat
 from operator import itemgetter
 from types import MappingProxyType
 from typing import Any
@@ -65,7 +66,7 @@ class RowReader:
             keys = list(map(self._key, rows))
         except Exception as error:
             raise key_unreadable(self._roles.name, str(error)) from error
-        return [Job(key, row, None, own) for key, row, own in zip(keys, rows, every, strict=True)]
+        return list(map(Job, keys, rows, repeat(None), every))
 
     def _partly(self, row: PartlyRead, places: Places) -> Places:
         """The places for a row in which some values cannot be converted. Raises KeyUnfit if the key is one."""
@@ -82,9 +83,13 @@ class RowReader:
     def has_suspects(self, rows: Iterable[Sequence[Any]]) -> bool:
         """Whether any row is a suspect. The first of joined columns is read without splitting the text."""
         suspect = self._roles.suspect
-        if suspect is not None and suspect in set(self.parts.joined):
-            place = self._places[suspect.name][0]
-            return any(row[place][:2] != "0," for row in rows) and any(self.group_sizes(rows))
+        if suspect is None:
+            return False
+        place, make = self._places[suspect.name]
+        if make is None:
+            return any(map(itemgetter(place), rows))
+        if self.parts.joined and self.parts.joined[0] is suspect and all(row[place][:2] == "0," for row in rows):
+            return False
         return any(self.group_sizes(rows))
 
     def group_sizes(self, rows: Iterable[Sequence[Any]]) -> list[int]:

@@ -239,7 +239,7 @@ class LeaseHold(Hold):
             parts = self._settling.write_in_parts(owner, outcomes)
             return self._settling.make_failed(owner, outcomes, parts.unwritten, parts=parts), NOTHING
         self._range.learn(request, following)
-        keys = [job.key for job in following.jobs]
+        keys = [job.key for job in following.jobs] if unwritten else []
         unsettled = self._settling.make_failed(owner, outcomes, unwritten, claimed=keys)
         if unsettled.stuck and keys:  # OutcomeRefused is raised next
             self._settling.commit(following.owner, Outcomes(released=dict.fromkeys(keys)))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final, Literal, NamedTuple
 
 import sqlalchemy as sa
@@ -89,8 +89,10 @@ class OutcomeTable(ABC):
 
     def writes(self, outcomes: Outcomes, done: Sequence[OutcomeWrite]) -> Iterator[tuple[OutcomeWrite, dict[str, Any]]]:
         """The statements for these outcomes, each with its parameters. `done`: those for done jobs."""
-        yield from self.kept_with({key: columns for key, columns in outcomes.done.items() if columns})
-        plain = [key for key, columns in outcomes.done.items() if not columns]
+        plain: Collection[Key] = outcomes.done
+        if any(outcomes.done.values()):
+            yield from self.kept_with({key: columns for key, columns in outcomes.done.items() if columns})
+            plain = [key for key, columns in outcomes.done.items() if not columns]
         each = ((done, plain), (self.released, outcomes.released), (self.before_failures, outcomes.failed))
         for write, keys in ((write, keys) for writes, keys in each for write in writes):
             yield from ((write, {"claimjobs_keys": some}) for some in cut(keys, self.many))

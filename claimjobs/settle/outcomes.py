@@ -66,7 +66,7 @@ class Outcomes:
     @property
     def only_released(self) -> bool:
         """Whether nothing became of any job: each has no other outcome than released."""
-        return len(self) == len(self.released)
+        return not (self.done or self.failed)
 
     @property
     def gives_back(self) -> bool:
