@@ -144,6 +144,14 @@ class Dialect:
 
     # --- how rows are read -------------------------------------------------------------------------------
 
+    def encoded(self, column: Expression) -> Expression:
+        """A column in a form that the driver reads faster; `decoder` makes its value."""
+        return column
+
+    def decoder(self, column: sa.Column[Any]) -> Callable[[Any], Any] | None:
+        """What makes the value of a column from what `encoded` returns. None: that is the column as it is."""
+        return None
+
     def from_text(self, column: sa.Column[Any]) -> Callable[[str], Any] | None:
         """What makes the value of a column from its text, if the driver takes longer for the value than for a text.
         None: the column is read as it is."""

@@ -106,7 +106,8 @@ class RowReader:
             return
         columns: dict[str, tuple[int, Convert]] = {column.name: (-1, None) for column in self._roles.table.columns}
         for place, column in enumerate(self.parts.plain, self._before):
-            columns[column.name] = place, column.type.dialect_impl(here).result_processor(here, described[place][1])
+            convert = column.type.dialect_impl(here).result_processor
+            columns[column.name] = place, self._dialect.decoder(column) or convert(here, described[place][1])
         place = self._before + len(self.parts.plain)
         for number, column in enumerate(self.parts.joined):
             make, convert = self._dialect.from_text(column), column.type.dialect_impl(here).result_processor

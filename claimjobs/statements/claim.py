@@ -1,8 +1,8 @@
 """Claims: lock the candidates that are still free, and mark them. Some databases find and lock in one statement, or do
 all of it in one.
 
-The columns of a job are returned as they are, or several as one text, which the driver reads faster
-(docs/decisions/0065). `claimjobs.claim.row_reader` reads both forms.
+The columns of a job are returned as they are, in another form, or several as one text, if the driver reads that faster
+(docs/decisions/0065). `claimjobs.claim.row_reader` reads each form.
 """
 
 from __future__ import annotations
@@ -40,6 +40,9 @@ SETTLED_KEY: Final = "claimjobs_reached_{}"
 """If a batch is settled, then these columns follow, one for each column of the key: the keys of the jobs that were
 settled, as arrays. They are NULL if all jobs of the batch were."""
 
+SENT: Final = "claimjobs_sent_{}"
+"""The label of a column that is returned in another form."""
+
 
 class Parts(NamedTuple):
     """The columns of a table that a statement returns."""
@@ -64,7 +67,12 @@ def encoded(
     `last`: a number at the end, which `last_of` reads.
     """
     plain, joined = ([column if of is None else of.c[column.key] for column in part] for part in read)
-    columns = [sa.type_coerce(column, sa.types.NullType()).label(str(column.name)) for column in plain]
+    sent = [(column, dialect.encoded(column)) for column in plain]
+    # An ORDER BY of the user's that names a column must not find its other form.
+    labels = [str(column.name) if other is column else SENT.format(i) for i, (column, other) in enumerate(sent)]
+    columns = [
+        sa.type_coerce(other, sa.types.NullType()).label(label) for (_, other), label in zip(sent, labels, strict=True)
+    ]
     end = [] if last is None else [last]
     if not joined:
         return [*columns, *end]

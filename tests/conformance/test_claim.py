@@ -8,11 +8,24 @@ from typing import Any
 import pytest
 
 from claimjobs.errors import BadArgument
+from claimjobs.options import HOLDS, HoldKind
 from claimjobs.table.definitions import article_table
 from tests.backends import Backend, Clock
 from tests.conformance.jobs import jobs, names
 
 JOBS = article_table()
+
+
+@pytest.mark.parametrize("hold", HOLDS)
+def test_an_order_of_text_is_that_of_the_column_whatever_form_it_is_read_in(backend: Backend, hold: HoldKind) -> None:
+    instants = {"first": "1999-12-31", "second": "2024-02-29", "third": "2000-01-02"}
+    rows = [{"d": d, "e": "", "run_at": datetime.fromisoformat(at).replace(tzinfo=UTC)} for d, at in instants.items()]
+    queue = backend.queue(order_by="run_at DESC", hold=hold)
+    queue.enqueue(rows)
+    with queue.claim() as batch:
+        assert names(batch) == ["second", "third", "first"]
+        assert [job.run_at for job in batch.jobs] == [row["run_at"] for row in (rows[1], rows[2], rows[0])]
+        batch.done()
 
 
 def test_a_claim_takes_as_many_as_asked_for_in_the_order_of_their_keys(backend: Backend) -> None:

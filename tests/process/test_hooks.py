@@ -45,7 +45,11 @@ def test_hooks_are_called_for_each_failed_job_also_after_a_death(database: Backe
 def test_a_function_that_does_not_fit_is_found_out_before_the_run(
     anywhere: Backend, tmp_path: Path, option: str
 ) -> None:
-    for name, why in (("nothing", "has no 'nothing'"), ("AUDIT", "is no function"), ("note_job", "cannot be called")):
+    for name, why in (
+        ("nothing", "has no 'nothing'"),
+        ("AUDIT", "is no function"),
+        ("note_job", "and is called with ("),
+    ):
         with started(anywhere, tmp_path, f"{HANDLERS}:note_job", option, f"{HANDLERS}:{name}") as command:
             code, _, err = command.end()
         assert (code, why in err, err.count("\n")) == (exits.INPUT, True, 1), err
