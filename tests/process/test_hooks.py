@@ -48,7 +48,7 @@ def test_a_function_that_does_not_fit_is_found_out_before_the_run(
     for name, why in (
         ("nothing", "has no 'nothing'"),
         ("AUDIT", "is no function"),
-        ("note_job", "and is called with ("),
+        ("note_job", "is called with ("),
     ):
         with started(anywhere, tmp_path, f"{HANDLERS}:note_job", option, f"{HANDLERS}:{name}") as command:
             code, _, err = command.end()
