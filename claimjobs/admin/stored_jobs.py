@@ -211,7 +211,7 @@ class StoredJobs:
 
     def _stored(self, connector: Connector, rows: Sequence[Any], jobs: Sequence[Job]) -> Iterable[StoredJob]:
         records: Mapping[Key, Job] = {job.key: job for job in jobs}
-        if self._backend.user_table is not None:
+        if self._job_rows.are_apart:
             read = RowReader(self._roles, self._dialect)
             entries = statements.chosen(self._roles, self._dialect, read.columns, ())
             records = {job.key: job for job in self._read(connector, read, entries, claimjobs_keys=[*records])[1]}

@@ -19,6 +19,9 @@ from claimjobs.table.key_rows import KeyRows
 class JobRows:
     """The rows of the user's table have the state of their jobs."""
 
+    are_apart = False
+    """Whether the state of a job is in a row of another table."""
+
     def __init__(self, backend: Backend, now: sa.ColumnElement[Any]) -> None:
         self._roles, self._dialect, self._now = backend.roles, backend.dialect, now
         self._source, self._claim_rows = backend.source, backend.source.claim_rows
@@ -120,6 +123,8 @@ class JobRows:
 
 class JobRowsBesideSideCar(JobRows):
     """The side-car has the states. Most unclaimed jobs have no row in it, and some of its rows have no job."""
+
+    are_apart = True
 
     def __init__(self, backend: Backend, now: sa.ColumnElement[Any]) -> None:
         super().__init__(backend, now)
