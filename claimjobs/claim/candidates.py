@@ -1,4 +1,7 @@
-"""What the ways to claim share: statements that begin at a place in the order, candidates, and groups of suspects."""
+"""What the ways to claim share: statements that begin at a place in the order, candidates, and groups of suspects.
+
+The SQL of the search is in `claimjobs.statements.find`.
+"""
 
 from __future__ import annotations
 

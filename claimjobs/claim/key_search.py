@@ -19,7 +19,7 @@ from claimjobs.statements.key_rows import KeyStatements, parts_of
 PAGE: Final = 500
 """Jobs among whose keys such a key is searched for at once."""
 MOST_SKIPPED: Final = 8
-"""A search begins at most behind two to the power of so many pages: the database goes through them in 10 ms."""
+"""A search begins behind fewer pages than two to this power: the database goes through them in 10 ms."""
 BESIDE: Final = 0.005
 """Seconds after which a search beside claims ends. It goes on later."""
 SHARE: Final = 10

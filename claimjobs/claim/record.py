@@ -123,13 +123,14 @@ class RecordInRows(ClaimRecord):
 
     def values_of(self, owner: int) -> Mapping[str, Any]:
         """Those for state and owner. `owner_date` is missing: the server sets it. Computed once for an owner."""
-        if owner != self._last[0]:
+        last = self._last  # another thread may ask for another owner
+        if owner != last[0]:
             written = self._roles.state.becomes(CLAIMED, sa.literal(owner)).items()
             values = {
                 column.name: value.value if isinstance(value, sa.BindParameter) else value for column, value in written
             }
-            self._last = owner, values
-        return self._last[1]
+            last = self._last = owner, values
+        return last[1]
 
     def record(self, connection: sa.Connection, owner: int, locked: ClaimResult, request: ClaimRequest) -> ClaimResult:
         """Raises OwnerDead where fewer rows were written than are locked."""

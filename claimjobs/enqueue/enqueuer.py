@@ -114,8 +114,9 @@ class Enqueuer:
         context = None if column is None else tracing.traceparent()
         if column is None or context is None:
             return rows
-        default = {column.name: context}
-        return [{**default, **row} for row in rows] if _is_single(rows) else ({**default, **row} for row in rows)
+        default = {column.key: context}
+        traced = ({**default, **row} if isinstance(row, Mapping) else row for row in rows)
+        return list(traced) if _is_single(rows) else traced
 
     def _insert_and_commit(
         self, insert: Insert, rows: Iterable[Row], unique: tuple[str, ...], on_duplicate: OnDuplicate

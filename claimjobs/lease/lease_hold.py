@@ -364,6 +364,7 @@ class LeaseHold(Hold):
                     # Others get its jobs, as if its owner had died. Its late settle is refused.
                     self._reaper.give_up(hanging.claimed, f"its handler made no progress for {seconds:.0f} s")
                     self.held.remove(hanging.claimed)
+                    self._may_hold_unowned = True  # a failure may have been refused
                     self.restart_from_head()
         self._note_held()
 

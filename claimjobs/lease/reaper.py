@@ -1,4 +1,9 @@
-"""Reaper: finds dead owners and reclaims their jobs. One process at a time reclaims the jobs of one owner."""
+"""Reaper: finds dead owners and reclaims their jobs. One process at a time reclaims the jobs of one owner.
+
+An owner is dead if it has written no heartbeat for a lease, or if its session lock is free on a server that was not
+restarted since it took the lock (`registry.OwnerState.is_dead`). It is declared dead in its row. A job that it held
+alone has failed; several become suspects. Then its row is deleted.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +27,7 @@ from claimjobs.database.error_translation import reason
 from claimjobs.database.transactions import savepoint
 from claimjobs.dialects import Key
 from claimjobs.dialects.types import database_now
-from claimjobs.errors import ClaimjobsError, StatementTimedOut
+from claimjobs.errors import ClaimjobsError, StatementTimedOut, WriteSwallowed
 from claimjobs.job import Job, claim_of, key_of, with_claim
 from claimjobs.key_text import key_in_message
 from claimjobs.lease.owner_row import END_OF_SESSION
@@ -137,16 +142,18 @@ class Reaper:
                 log.warning(words, owner, fields["error"], extra=fields)
 
     def reclaim_ownerless(self) -> int:
-        """Release the jobs that are claimed without an owner's id; return how many."""
+        """Release the jobs that are claimed without an owner's id; return how many. Raises WriteSwallowed."""
         roles, count = self._backend.roles, 0
         ownerless, guard = statements.ownerless(roles), statements.claimed_by_nobody(roles)
-        free = release(SettleGuard(roles, self._backend.dialect, guard))
+        free = CompiledStatement(release(SettleGuard(roles, self._backend.dialect, guard)))
         while True:
             for attempt in self._connector.attempts(patience=1):
                 with attempt as connection:
                     keys = [key_of(row) for row in connection.execute(ownerless, {"claimjobs_limit": AT_ONCE})]
                     if keys:
-                        connection.execute(free, {"claimjobs_keys": keys})
+                        written = free.count(connection, {"claimjobs_keys": keys})
+                        if written < len(keys):  # the next look would find the same rows
+                            raise WriteSwallowed(roles.name, "the release", (written, len(keys)), keys)
             if not keys:
                 return count
             count += len(keys)
@@ -292,9 +299,7 @@ class Reaper:
             self._reported.add(owner)
             key, why = next(iter(stuck.items()))
             fields = {"event": JOB_STUCK, "queue": self._name, "owner": owner, "key": key, "error": why}
-            log.error(
-                "owner %d is dead, and job %s cannot be reclaimed: %s", owner, key_in_message(key), why, extra=fields
-            )
+            log.error("job %s cannot be reclaimed from owner %d: %s", key_in_message(key), owner, why, extra=fields)
         return len(stuck)
 
     def _reclaim_some(self, connection: sa.Connection, owner: int, some: Outcomes) -> set[Key]:

@@ -176,12 +176,12 @@ def claim(
     owner_alive = _alive(roles, dialect, owners, settled)
     keys = [column.label(KEY.format(i)) for i, column in enumerate(roles.key)]
     chosen = _chosen(roles, selection, owner_alive, keys)
-    columns, written, in_order = [*read.plain, *read.joined], ownership(roles, now), keyset_order_of(selection)
+    columns, written, keyset_order = [*read.plain, *read.joined], ownership(roles, now), keyset_order_of(selection)
     update = sa.update(roles.table).values(written)
     # An UPDATE returns rows in any order. If the columns of the order are returned, and the UPDATE does not write them,
     # they sort the rows, and the UPDATE finds its jobs by an array of keys. That is a tenth less work than a join with
     # the numbered jobs.
-    if in_order is None or len(roles.key) > 1 or not set(columns) - set(written) >= set(in_order.columns):
+    if keyset_order is None or len(roles.key) > 1 or not set(columns) - set(written) >= set(keyset_order.columns):
         places = dialect.numbered(chosen, PLACE)
         claimed = update.where(same_key(roles, places)).returning(*columns, places.c[PLACE]).cte("claimjobs_claimed")
         order: list[sa.ColumnElement[Any]] = [claimed.c[PLACE]]
@@ -189,7 +189,7 @@ def claim(
         [values] = chosen.c
         is_chosen = roles.key[0] == sa.any_(dialect.array(values))
         claimed = update.where(is_chosen).returning(*columns).cte("claimjobs_claimed")
-        order = in_order.order_of(claimed)
+        order = keyset_order.order_of(claimed)
     jobs = encoded(read, dialect, claimed)
     return sa.select(*owner_alive.c, *jobs).select_from(owner_alive.outerjoin(claimed, sa.true())).order_by(*order)
 

@@ -1,4 +1,7 @@
-"""Phase 1 of a claim, find: which rows are candidates, in which order. Every claim statement is built on this."""
+"""Phase 1 of a claim, find: which rows are candidates, in which order.
+
+Every claim statement is built on `in_order`; `find` is the search as a statement of its own.
+"""
 
 from __future__ import annotations
 
@@ -50,6 +53,7 @@ class Selection:
     """What may be claimed, in which order, and after which place in it. `batch.claim_plan.ClaimPlans` makes it."""
 
     ready: sa.ColumnElement[bool]
+    """The predicate of a row that is unclaimed and due by its columns, and meets the user's predicates."""
     order: Sequence[sa.ColumnElement[Any]]
     after: Sequence[sa.ColumnElement[bool]] = ()
     """The rows after the place, as ranges that follow one another in the order. Empty: all rows."""

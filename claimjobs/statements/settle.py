@@ -79,7 +79,8 @@ def keep(
 def values_by_key(roles: ColumnRoles, columns: Mapping[Key, Mapping[str, Any]]) -> dict[Any, Any]:
     """The values of columns, of the same ones for each key."""
     names = next(iter(columns.values()), {})
-    given = {roles.table.c[name]: {key: each[name] for key, each in columns.items()} for name in names}
+    named = [column for column in roles.table.columns if column.name in names]
+    given = {column: {key: each[column.name] for key, each in columns.items()} for column in named}
     # The column itself as the last value tells Postgres the type.
     return {column: _by_key(roles, values, column.type, otherwise=column) for column, values in given.items()}
 

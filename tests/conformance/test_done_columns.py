@@ -69,6 +69,18 @@ def test_each_job_gets_its_values_in_the_statement_of_its_outcome(backend: Backe
     ]
 
 
+def test_a_column_with_another_name_in_python_is_named_as_in_the_database(backend: Backend) -> None:
+    result = sa.Column("result", sa.String(20), key="answer_of_the_handler")
+    table = job_table("letters", sa.MetaData(), sa.Column("d", sa.String(20), nullable=False), result)
+    backend.make(table)
+    queue = backend.bare_queue(table, on_done="keep")
+    queue.enqueue({"d": "0"})
+    with queue.claim() as batch:
+        batch.done(batch[0], result="sent")
+    with queue.engine.connect() as connection:
+        assert connection.scalars(sa.select(result)).all() == ["sent"]
+
+
 @KINDS
 def test_many_jobs_have_values_of_their_own(backend: Backend, kind: dict[str, Any]) -> None:
     queue = queue_of(backend, 450, **kind)

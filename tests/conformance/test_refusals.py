@@ -58,6 +58,15 @@ def error_of(backend: Backend, d: str) -> str:
     return next(row["last_error"] or "" for row in backend.rows() if row["d"] == d)
 
 
+def test_a_swallowed_release_of_jobs_without_an_owner_ends_with_an_error(backend: Backend) -> None:
+    queue = backend.queue()
+    backend.insert("jobs", [{**row, "status": "claimed"} for row in jobs(3)])
+    swallow(backend, "UPDATE", "0002")
+    with pytest.raises(WriteSwallowed, match="the release of 3 jobs of table 'jobs' reached 2 of their rows"):
+        queue.reclaim_ownerless()
+    assert queue.stats().ownerless == 3
+
+
 # --- a settle that is refused ------------------------------------------------------------------------------
 
 

@@ -13,6 +13,7 @@ from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
 from claimjobs import Columns, job_table, tracing
+from claimjobs.errors import BadRow
 from tests.backends import Backend
 from tests.conformance.jobs import jobs
 
@@ -48,7 +49,9 @@ def test_a_column_carries_the_context_to_the_batch(backend: Backend, spans: InMe
     backend.make(letters)
     queue = backend.bare_queue("letters", columns=Columns(traceparent="trace"), on_done="delete")
     with trace.get_tracer_provider().get_tracer("producer").start_as_current_span("request") as request:
-        queue.enqueue([{"body": "a"}, {"body": "b"}])
+        bad: list[BadRow] = []
+        queue.enqueue([{"body": "a"}, "no mapping", {"body": "b"}], on_bad=bad.append)  # type: ignore[list-item]
+        assert [one.row for one in bad] == ["no mapping"]
     queue.enqueue({"body": "c"})
     assert "trace" not in queue.payload
     with queue.claim() as batch:
