@@ -62,7 +62,7 @@ class PooledJob:
     begun: bool = False
     """Whether a handler has begun it."""
     cancelled: bool = False
-    """Whether nobody waits for its end any more: it was released, or given to others."""
+    """Whether nobody waits for its end any more: it was released, or given to others. It gets no outcome."""
     error: BaseException | None = None
     """What the handler raised."""
     result: Any = None
@@ -120,12 +120,12 @@ class JobPool(BatchLoop):
         """A handler is about to begin this job, and the time until it hangs begins. Returns False if the handler must
         not, because the job is not held any more.
         """
-        item.begun = True
         self._hold.progress(item.claim)
-        is_held = not item.job.is_lost and self._hold.is_held(item.claim)
-        if not is_held:
+        item.begun = not item.job.is_lost and self._hold.is_held(item.claim)
+        if not item.begun:
+            item.cancelled = True  # no handler decides it, so its settle writes no outcome
             self.end_job(item)
-        return is_held
+        return item.begun
 
     def end_job(self, item: PooledJob) -> None:
         """The handler has ended; `item.error` is what it raised. However long the job waits for its settle, it does not

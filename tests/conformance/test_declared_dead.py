@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import threading
+from collections.abc import Iterator
 from datetime import datetime, timedelta
 
 import pytest
 import sqlalchemy as sa
 
-from claimjobs import Queue, Retry
+from claimjobs import Job, Queue, Retry
 from claimjobs.claim.strategy import ClaimRequest, OwnerDead
 from claimjobs.dialects.types import database_now
 from claimjobs.lease.reaper import Reaper
@@ -23,9 +25,11 @@ from tests.conformance.owners import (
     session_of,
     states,
     still,
+    stranger_holds,
     write_owner,
 )
 from tests.conformance.sleepers import Consumer
+from tests.conformance.test_work import EXECUTORS, done, until, working
 
 QUICK = Liveness(lease=2.0)
 
@@ -168,3 +172,25 @@ def in_an_hour(backend: Backend) -> datetime:
     with backend.engine.connect() as connection:
         now: datetime = connection.execute(sa.select(database_now())).scalar_one()
     return now + timedelta(hours=1)
+
+
+@EXECUTORS
+def test_a_job_that_waits_when_its_owner_is_declared_dead_is_not_done(backend: Backend, executor: str) -> None:
+    """Another session has it locked, so that its row still names the owner that was declared dead."""
+    queue, gate, begun = backend.queue(on_done="keep", liveness=QUICK), threading.Event(), list[str]()
+    queue.enqueue(jobs(3))
+
+    def body(job: Job) -> Iterator[None]:
+        begun.append(job.d)
+        yield from until(gate)
+
+    with working(queue, executor, body, concurrency=1, size=3):
+        backend.wait_for(lambda: begun == ["0000"] and done(backend)["claimed"] == 3, "one has begun, and two wait")
+        before = queue.owner_id
+        with stranger_holds(backend, "0001", "0002"):
+            declare_dead(backend, before)
+            backend.wait_for(lambda: queue.owner_id != before, "it goes on under a new id")
+            gate.set()
+            backend.wait_for(backend.someone_waits_for_a_lock, "the jobs that wait are settled, without a handler")
+        backend.wait_for(lambda: done(backend) == {"done": 3}, "all are done in the end")
+    assert {"0001", "0002"} <= set(begun), "each by a handler"
