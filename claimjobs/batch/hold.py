@@ -229,9 +229,10 @@ class Following:
     def plan_after(self, outcomes: Outcomes) -> ClaimPlan | None:
         """The plan of the claim that is made with these outcomes; None: they are settled alone.
 
-        If no job was done, a claim would return the same jobs again.
+        If no job was done, a claim would return the same jobs again. A claim that waits for the loop is not replaced: a
+        pool may make several settles before it takes one.
         """
-        if self.is_over or self._control.stopping or self._control.paused or not outcomes.done:
+        if self.is_over or self._control.stopping or self._control.paused or not outcomes.done or self.claimed.jobs:
             return None
         try:
             plan = self._plans.plan(self._where)

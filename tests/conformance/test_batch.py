@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from claimjobs.batch.hold import Following
 from claimjobs.errors import BadArgument, BatchMisused
 from claimjobs.options import Liveness
 from tests.backends import Backend
@@ -234,6 +235,19 @@ def test_a_drain_ends_when_nothing_is_left(backend: Backend) -> None:
             batch.done()
     assert sizes == [3, 3, 1]
     assert states(backend) == {}
+
+
+def test_a_claim_of_a_settle_that_no_loop_has_taken_yet_is_not_replaced(backend: Backend) -> None:
+    """A pool makes a settle for each owner id under which it has claimed."""
+    queue = backend.queue()
+    queue.enqueue(jobs(5))
+    consumer = queue._consumer
+    following = Following(consumer.plans, 1, None, queue._control)
+    for batch in [consumer.claim(1, None, following) for _ in range(2)]:
+        with batch:
+            batch.done()
+    assert names(following.claimed.jobs) == ["0002"]
+    assert states(backend) == {"0002": "claimed", "0003": "unclaimed", "0004": "unclaimed"}
 
 
 def test_a_drain_leaves_what_is_not_due_or_not_wanted(backend: Backend) -> None:
