@@ -175,10 +175,9 @@ class JobPool(BatchLoop):
 
     def close(self) -> None:
         """Release the jobs that no handler has begun, wait for those that were begun, and settle them."""
-        if self._following is not None:
-            self._following.is_over = True
         try:
             with closing(self._executor):
+                super().close()
                 self._release(self._executor.take_back())
                 while self._items and not (self._is_cancelled or self._control.expired):
                     if not self._ended:

@@ -14,9 +14,11 @@ import pytest
 from claimjobs import Batch, Job, Queue
 from claimjobs.errors import BatchRolledBack
 from claimjobs.options import HoldKind
+from claimjobs.signals import Cancelled
 from tests.backends import Backend
 from tests.conformance.jobs import jobs, names
 from tests.conformance.owners import hold_of
+from tests.conformance.test_work import EXECUTORS, done, handler_of
 
 HOLDS: tuple[HoldKind, ...] = ("lease", "transaction")
 
@@ -202,3 +204,27 @@ def test_who_waits_for_the_last_jobs_lets_their_threads_have_the_processor(anywh
     before = time.thread_time()
     queue.work(handler, concurrency=1)
     assert time.thread_time() - before < 0.2, "it uses little of these two seconds"
+
+
+@EXECUTORS
+def test_who_is_cancelled_at_the_end_of_a_settle_releases_what_that_has_claimed(
+    backend: Backend, executor: str
+) -> None:
+    """`Cancelled` waits for the commit."""
+    queue = backend.queue(on_done="keep")
+    queue.enqueue(jobs(9))
+    hold: Any = hold_of(queue)
+    end, claimed = hold.end, list[int]()
+
+    def interrupted(batch: Any, outcomes: Any, following: Any = None) -> Any:
+        lost = end(batch, outcomes, following)
+        if following is not None and not claimed:
+            claimed.append(len(following.claimed.jobs))
+            raise Cancelled
+        return lost
+
+    hold.end = interrupted
+    with pytest.raises(Cancelled):
+        queue.work(handler_of(executor, lambda _: None), concurrency=1, size=2)
+    assert claimed == [2]
+    assert done(backend)["claimed"] == 0
