@@ -40,7 +40,10 @@ class Control:
         """Whether `drain` was called."""
         self.waits_for_retries = False
         """Whether a loop that drains goes on while failed jobs wait for their next attempt."""
-        self._woken = False
+        self._last_wake: object = None
+        """Another object with each wake."""
+        self._seen = threading.local()
+        """The last wake that each thread has cleared: none takes one from another thread, which is about to wait."""
         self._waiting: deque[threading.Lock] = deque()
         """One lock for each waiting thread. `wake` releases it."""
 
@@ -63,7 +66,7 @@ class Control:
 
     def wake(self) -> None:
         """Wake the waiting threads: there may be work, or something else to do."""
-        self._woken = True
+        self._last_wake = object()
         for lock in tuple(self._waiting):
             with suppress(RuntimeError):  # an earlier wake released it
                 lock.release()
@@ -86,17 +89,18 @@ class Control:
         self.clear_wake()
 
     def woken(self, seconds: float) -> bool:
-        """Wait for at most so many seconds; whether `wake` was called since the last `clear_wake`."""
+        """Wait for at most so many seconds; whether `wake` was called since the last `clear_wake` of this thread. After
+        `stop` no thread waits any more.
+        """
         lock = threading.Lock()
         lock.acquire()
         self._waiting.append(lock)
         try:  # from here on `wake` releases the lock
-            return self._woken or lock.acquire(timeout=max(0.0, seconds))
+            is_woken = self.stopping or getattr(self._seen, "wake", None) is not self._last_wake
+            return is_woken or lock.acquire(timeout=max(0.0, seconds))
         finally:
             self._waiting.remove(lock)
 
     def clear_wake(self) -> None:
-        """Let `woken` wait for the next wake. After `stop` it has no effect, so that no thread waits any more."""
-        self._woken = False
-        if self.stopping:
-            self._woken = True
+        """Let `woken` wait for the next wake, in this thread."""
+        self._seen.wake = self._last_wake

@@ -83,6 +83,16 @@ def test_everybody_who_waits_hears_a_word() -> None:
     assert heard == [True] * 5
 
 
+def test_a_thread_that_clears_a_wake_takes_it_from_no_other_thread() -> None:
+    """That one was not waiting yet, and would sleep although the queue drains."""
+    orders = Control()
+    orders.drain()
+    other = threading.Thread(target=orders.wait, args=(LONG,))
+    other.start()
+    other.join(120)
+    assert orders.woken(AT_ONCE)
+
+
 def test_a_loop_keeps_its_queue_which_is_to_be_told_when_a_batch_hangs() -> None:
     queue = Queue("postgresql://nobody@localhost/nowhere")
     known = weakref.ref(queue)
