@@ -86,7 +86,7 @@ class LeaseHold(Hold):
                 return LATER
             claimed = self._add_held(self._claim_until_over(self._connector, size, plan))
         self._note_held()
-        return claimed
+        return NOTHING if self._control.expired else claimed  # `release_held` waited for it, and finds it
 
     def _may_claim(self, *, settled: ClaimResult | None = None) -> bool:
         """Whether this owner may claim while it holds other batches than the one that is settled with it.

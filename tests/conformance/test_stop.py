@@ -180,6 +180,25 @@ def test_what_was_claimed_with_a_settle_at_the_deadline_is_released(backend: Bac
     assert list(batches) == []
 
 
+@pytest.mark.parametrize("hold", HOLDS)
+def test_a_claim_that_is_being_made_at_the_deadline_returns_nothing(backend: Backend, hold: HoldKind) -> None:
+    """Its jobs are released. A handler would work on jobs that others have."""
+    queue = backend.queue(hold=hold)
+    queue.enqueue(jobs(3))
+    made: Any = queue._consumer.hold
+    claim = made._claim_until_over
+
+    def late(*given: Any) -> Any:
+        claimed = claim(*given)
+        queue.stop(timeout=0)
+        backend.wait_for(lambda: queue._control.expired, "the deadline is over")
+        return claimed
+
+    made._claim_until_over = late
+    assert len(queue.claim(3)) == 0
+    free(backend, 3)
+
+
 def test_the_jobs_of_a_process_that_is_about_to_be_killed_are_released_uncharged(backend: Backend) -> None:
     queue, supervisor = backend.queue(), backend.queue()
     queue.enqueue(jobs(1))
