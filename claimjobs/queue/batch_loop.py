@@ -14,7 +14,15 @@ import sqlalchemy as sa
 from claimjobs.batch.batch import Batch
 from claimjobs.batch.hold import Following
 from claimjobs.database.error_translation import reason
-from claimjobs.errors import BadArgument, BatchMisused, OutcomeRefused, ReadOnly, ServerUnreachable, StatementTimedOut
+from claimjobs.errors import (
+    BadArgument,
+    BatchMisused,
+    ClaimjobsError,
+    OutcomeRefused,
+    ReadOnly,
+    ServerUnreachable,
+    StatementTimedOut,
+)
 from claimjobs.job import Job
 from claimjobs.lease.sleeper import WakeCondition
 from claimjobs.log_events import JOBS_LOST, OUTCOME_REFUSED
@@ -82,7 +90,9 @@ class BatchLoop:
         self._idleness = IdleBackoff(poll, math.inf if idle is None else idle)
 
     def end(self) -> None:
-        """End this loop alone, in any thread: the next batch is not given any more."""
+        """End this loop alone, in any thread. The caller gets no batch any more: one that is being claimed is released
+        when the generator is closed.
+        """
         self._is_over = True
         self._control.wake()
 
@@ -102,7 +112,13 @@ class BatchLoop:
                     return
                 raise
             if batch:
-                yield batch
+                try:
+                    yield batch
+                except GeneratorExit:
+                    if self._is_over:  # whoever called `end` does not get it
+                        with contextlib.suppress(ClaimjobsError, sa.exc.SQLAlchemyError):  # else it is released later
+                            batch.settle()
+                    raise
                 if not batch.settled:
                     batch.settle()
                     raise BatchMisused(
