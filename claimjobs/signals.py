@@ -52,6 +52,11 @@ def shielded() -> _Shield:
     return _shield
 
 
+def is_shielded() -> bool:
+    """Whether this thread is in such a block."""
+    return _shield.depth > 0
+
+
 def raise_delayed() -> None:
     """Raise a `Cancelled` that `shielded` delays, where no transaction is open: between two attempts, for example."""
     if _shield.pending:

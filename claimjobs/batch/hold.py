@@ -135,9 +135,7 @@ class Hold(ABC):
         return False
 
     def release_following(self, claimed: ClaimResult) -> None:  # noqa: B027 - a settle claims nothing
-        """Release this claim of a settle, for which nobody will ask. After an error of the database it is released
-        later.
-        """
+        """Release this claim of a settle, for which nobody will ask; later, if that is not possible at once."""
 
     def check_columns(self, names: Iterable[str]) -> None:
         """Raise BadArgument unless values of these columns can be written with done jobs."""

@@ -120,6 +120,12 @@ class HeldBatches:
                 held.since = time.monotonic()
             return held is not None
 
+    def drop(self, claimed: ClaimResult) -> None:
+        """Nobody will ask for this claim of a settle: the next `forget` removes it."""
+        held = self.of(claimed)
+        if held is not None:
+            held.since = -math.inf
+
     def forget(self, seconds: float) -> bool:
         """Remove the claims on which nobody has worked for so long: no loop asked for them, or the Batch was dropped
         without a settle. Returns whether there was one.

@@ -33,7 +33,7 @@ from claimjobs.lease.sleeper import IdleSleeper
 from claimjobs.log_events import HANDLER_HANGS, HOOK_FAILED, RELEASE_FAILED
 from claimjobs.settle.outcomes import Outcomes
 from claimjobs.settle.settler import LeaseSettler, Settler, SomeLost, Unsettled
-from claimjobs.signals import raise_delayed
+from claimjobs.signals import is_shielded, raise_delayed
 
 log = logging.getLogger("claimjobs.lease")
 
@@ -66,7 +66,7 @@ class LeaseHold(Hold):
         """For how long a settle is tried together with a claim, before it is tried without."""
         self._one_at_a_time = threading.Lock()
         """Locked during a claim and a settle, until `held` is up to date."""
-        self._guard = threading.Lock()
+        self._guard = threading.RLock()
         """Locked while the heartbeat is told what is held: of two threads the last one tells what both have done."""
         self.owner = Owner(context, settler, self)
         self._connector, self._reaper = self.owner.connector, self.owner.reaper
@@ -261,11 +261,19 @@ class LeaseHold(Hold):
         return self.held.take_following(claimed)
 
     def release_following(self, claimed: ClaimResult) -> None:
-        if self._process == os.getpid() and self.held.remove(claimed):
-            with self._alone():
+        """The garbage collector ends a forgotten loop, in any thread, also in the middle of a transaction. Then the
+        heartbeat releases the claim, and so it does while another thread claims or settles.
+        """
+        if self._process != os.getpid():
+            return
+        with self._unless_busy() as may_write:
+            if not may_write or is_shielded():
+                self.held.drop(claimed)
+                return
+            if self.held.remove(claimed):
                 self._may_hold_unowned = True
                 self._release_unowned()
-            self._note_held()
+        self._note_held()
 
     @contextlib.contextmanager
     def _one_settle(self, claimed: ClaimResult, outcomes: Outcomes) -> Iterator[None]:

@@ -14,7 +14,7 @@ from claimjobs.errors import ColumnMissing, SettleFailed, TableMissing
 from claimjobs.table.definitions import article_table
 from tests.backends import Backend, Clock
 from tests.conformance.jobs import counted, jobs, names, way_of_a_claim
-from tests.conformance.owners import still
+from tests.conformance.owners import hold_of, still
 
 JOBS = article_table()
 
@@ -105,6 +105,32 @@ def test_all_lost_is_no_error(backend: Backend) -> None:
         backend.run("DELETE FROM jobs")
         batch.done()
     assert batch.lost == batch.jobs
+
+
+def test_a_loop_that_ends_meanwhile_does_not_disturb_a_settle_with_a_lost_job(backend: Backend) -> None:
+    """What its own settle has claimed is released, when the database has said already what this owner holds."""
+    queue = backend.queue()
+    queue.enqueue(jobs(4))
+    hold: Any = hold_of(queue)
+    loop = queue.batches(1)
+    with next(loop) as first:
+        first.done()
+    batch = queue.claim(1)
+    backend.run("DELETE FROM jobs WHERE d = '0002'")
+    record, ending = hold._record_settle, threading.Thread(target=loop.close)
+
+    def record_late(*given: Any) -> Any:
+        ending.start()
+        ending.join(0.5)  # it waits for this settle
+        return record(*given)
+
+    hold._record_settle = record_late
+    batch.done()
+    batch.settle()
+    ending.join(120)
+    assert names(batch.lost) == ["0002"]
+    free = ("unclaimed", None)
+    backend.wait_for(lambda: states(backend) == {"0001": free, "0003": free}, "the heartbeat releases it")
 
 
 # --- done, failed, dead ------------------------------------------------------------------------------------
