@@ -88,11 +88,11 @@ class TransactionHold(Hold):
     def _take(self) -> OpenTransaction:
         """A transaction for the next claim. Those whose Batch was dropped without a settle are rolled back before."""
         with self._guard:
-            open_ones = [transaction for transaction in self._busy if transaction.batch is not None]
-        for transaction in open_ones:
-            if transaction.batch is not None and transaction.batch.is_dropped:
-                transaction.batch = None
-                self._give_back(transaction)
+            dropped = [each for each in self._busy if each.batch is not None and each.batch.is_dropped]
+            for transaction in dropped:
+                transaction.batch = None  # no other thread finds it
+        for transaction in dropped:
+            self._give_back(transaction)
         with self._guard:
             if not self._idle:
                 self._idle.append(OpenTransaction(self._context.engine, self._backend, self._liveness, self._report))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import gc
 import itertools
 import threading
 from functools import partial
@@ -13,6 +14,7 @@ import sqlalchemy as sa
 from sqlalchemy.orm import DeclarativeBase, Session, registry
 
 from claimjobs import Batch, Queue
+from claimjobs.batch.open_transaction import BatchTransaction
 from claimjobs.errors import BatchMisused, BatchRolledBack
 from claimjobs.table.definitions import OWNER_TABLE
 from tests.backends import Backend
@@ -94,6 +96,36 @@ def test_an_empty_claim_leaves_no_transaction_open(backend: Backend, queue: Queu
     assert not queue.claim()
     queue.enqueue(jobs(1))
     assert names(queue.claim()) == ["0000"]
+
+
+def test_two_threads_that_find_a_dropped_batch_get_a_transaction_each(
+    backend: Backend, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    backend.forgets_batches = True
+    queue = backend.queue(JOBS, hold="transaction")
+    queue.enqueue(jobs(3))
+    dropped = queue.claim(1)
+    both, is_dropped = threading.Barrier(2), vars(BatchTransaction)["is_dropped"].fget
+
+    def found_by_both(transaction: BatchTransaction) -> bool:
+        found = bool(is_dropped(transaction))
+        if found:
+            with contextlib.suppress(threading.BrokenBarrierError):
+                both.wait(1.0)
+        return found
+
+    monkeypatch.setattr(BatchTransaction, "is_dropped", property(found_by_both))
+    del dropped
+    gc.collect()
+    batches = list[Batch]()
+    with contextlib.ExitStack() as threads:
+        for _ in range(2):
+            threads.enter_context(joined(lambda: batches.append(queue.claim(1)))).start()
+    assert backend.locked() == 2
+    for batch in batches:
+        batch.done()
+        batch.settle()
+    assert len(left(backend)) == 1
 
 
 def test_closing_the_queue_frees_what_is_held(backend: Backend, queue: Queue) -> None:
