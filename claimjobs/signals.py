@@ -176,8 +176,11 @@ def graceful(stop: Callable[[], None], force: Callable[[], None] = cancel_here) 
         else:
             force()
 
-    with on_signals(react, *STOPPING):
-        yield
+    try:
+        with on_signals(react, *STOPPING):
+            yield
+    finally:
+        _shield.pending = False  # it was about this block
 
 
 class SupportsStop(Protocol):

@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 
 from claimjobs import stop_on_signals
+from claimjobs.signals import shielded
 from tests.backends import Backend
 from tests.process.command import ROOT, rows, statuses
 from tests.process.dear import dear
@@ -131,6 +132,19 @@ def test_all_queues_are_stopped_and_other_errors_go_on_their_way() -> None:
         work()
     assert (one.stopped, other.stopped, one.timeout) == (1, 1, None)
     assert signal.getsignal(signal.SIGTERM) is before
+
+
+def test_a_second_signal_in_a_transaction_that_fails_has_no_effect_after_the_block() -> None:
+    def work() -> None:
+        with shielded():
+            signal.raise_signal(signal.SIGTERM)
+            signal.raise_signal(signal.SIGTERM)
+            raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError), stop_on_signals(Told()):
+        work()
+    with shielded():  # as in the transactions of the code that follows
+        pass
 
 
 def test_a_first_signal_at_the_end_of_the_block_sends_none_later(monkeypatch: pytest.MonkeyPatch) -> None:
