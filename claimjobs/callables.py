@@ -10,6 +10,7 @@ import contextvars
 import inspect
 from collections.abc import Callable
 from concurrent.futures import Executor
+from contextlib import suppress
 from functools import partial
 from typing import Any, Final, TypeVar
 
@@ -82,8 +83,8 @@ async def in_thread(
     executor: Executor | None = None,
     interrupt: Callable[[], object] | None = None,
 ) -> Result:
-    """Call a function in a thread, and wait for its end, also if this task is cancelled meanwhile: then what it did is
-    known. `executor`: whose thread; None: one of the loop's. `interrupt`: called when this task is cancelled.
+    """Call a function in a thread, and wait for its end, however often this task is cancelled meanwhile: so what it did
+    is known. `executor`: whose thread; None: one of the loop's. `interrupt`: called when this task is cancelled.
     """
     context = contextvars.copy_context()
     call = asyncio.get_running_loop().run_in_executor(executor, context.run, function, *given)
@@ -92,5 +93,7 @@ async def in_thread(
     except asyncio.CancelledError:
         if interrupt is not None:
             interrupt()
-        await asyncio.wait([call])
+        while not call.done():
+            with suppress(asyncio.CancelledError):  # it is cancelled already
+                await asyncio.wait([call])
         raise

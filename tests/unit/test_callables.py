@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import functools
+import threading
 from collections.abc import AsyncIterator, Callable, Iterator
 from typing import Any
 
 import pytest
 
 from claimjobs import Job
-from claimjobs.callables import COROUTINE, deferred, unfinished
+from claimjobs.callables import COROUTINE, deferred, in_thread, unfinished
 from claimjobs.errors import BadHandler
 from claimjobs.workers.handlers import handler_of
 
@@ -120,6 +121,31 @@ def test_a_plain_function_that_runs_an_async_one_is_a_handler() -> None:
 )
 def test_what_was_not_run_is_named_and_closed(make: Callable[[], Any], kind: str | None) -> None:
     assert unfinished(make()) == kind
+
+
+# --- in a thread, for asyncio ----------------------------------------------------------------------------------
+
+
+def test_a_task_that_is_cancelled_twice_waits_for_its_thread_all_the_same() -> None:
+    gate, ended = threading.Event(), threading.Event()
+
+    def work() -> None:
+        gate.wait(5)
+        ended.set()
+
+    async def cancelled_twice() -> None:
+        task = asyncio.create_task(in_thread(work))
+        for _ in range(2):
+            await asyncio.sleep(0.05)
+            task.cancel()
+        await asyncio.wait([task], timeout=0.1)
+        assert not task.done()
+        gate.set()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+
+    asyncio.run(cancelled_twice())
+    assert ended.is_set()
 
 
 # --- signatures ------------------------------------------------------------------------------------------------
