@@ -119,7 +119,8 @@ class SupervisorPipe:
         """`worker` has `stop(timeout)`, `drain()` and `stopping`, for any thread."""
         self._pipe = pipe
         self._worker = worker
-        self._sending = threading.Lock()
+        self._sending = threading.RLock()
+        """The garbage collector may run while a message is sent, and what it destroys may log: asyncio does so."""
         self._may_cancel = False
         self.died = False
         """Whether the supervisor has died, or its pipe cannot be read."""
