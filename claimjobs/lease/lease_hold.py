@@ -393,6 +393,12 @@ class LeaseHold(Hold):
         fields = {"event": HANDLER_HANGS, "owner": self.owner.id, "seconds": round(seconds, 1), "jobs": jobs}
         words = "no progress on a batch of %d jobs for %.0f s: the handler hangs, others get its jobs"
         log.error(words, jobs, seconds, extra=fields)
+        # If it took long in this thread, no heartbeat would be written, and the owner would lose all its batches.
+        call = threading.Thread(target=self._call_on_hang, name="claimjobs on_hang", daemon=True)
+        call.start()
+        call.join(self._beat)
+
+    def _call_on_hang(self) -> None:
         try:
             self._control.batch_hangs()
         except (Exception, SystemExit) as error:

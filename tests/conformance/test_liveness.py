@@ -286,6 +286,25 @@ def test_a_job_whose_handler_hangs_alone_is_charged_and_in_the_end_dead(backend:
     assert told[0].startswith("its handler made no progress for 36")
 
 
+def test_an_on_hang_that_takes_long_delays_no_heartbeat(backend: Backend) -> None:
+    queue, gate = backend.queue(liveness=QUICK), threading.Event()
+
+    def tell_somebody() -> None:
+        gate.wait(120)
+
+    queue.on_hang = tell_somebody
+    queue.enqueue(jobs(1))
+    me, batch = queue.owner_id, queue.claim(1)
+    hang(queue, batch)
+    try:
+        backend.wait_for(lambda: states(backend) == ["unclaimed"], "the job is given up", seconds=10.0)
+        for _ in range(2):
+            await_beat(backend, me)
+    finally:
+        gate.set()
+    assert queue.owner_id == me
+
+
 def test_an_on_hang_that_fails_ends_no_heartbeat(backend: Backend, caplog: pytest.LogCaptureFixture) -> None:
     queue = backend.queue(liveness=QUICK)
     queue.on_hang = lambda: 1 / 0  # type: ignore[assignment]
