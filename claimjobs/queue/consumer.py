@@ -61,6 +61,7 @@ class Consumer:
         self.access, self.control, self._settings = access, access.control, access.settings
         self.made_hold: AnyHold | None = None
         """`hold`, if it was made."""
+        self._plans: ClaimPlans | None = None
         self._finalizers: list[Callable[[], Any]] = []
         self.timer: BatchTimer | None = None
         """Measures the batches from now on."""
@@ -109,22 +110,25 @@ class Consumer:
         """Where claims are recorded."""
         return record_of(self.access.backend, self._settings.now, locks_only=not self._settings.by_lease)
 
-    @cached_property
+    @property
     def plans(self) -> ClaimPlans:
-        """How jobs are claimed."""
+        """How jobs are claimed. All threads have the same: with `on_done="leave"` it knows which rows are left."""
         backend, chosen = self.access.backend, self._settings
-        leaves = chosen.on_done == LEAVE
-        return ClaimPlans(
-            self.access.engine,
-            backend,
-            chosen.now,
-            where=chosen.where,
-            order_by=chosen.order_by,
-            record=self._record,
-            locking=chosen.locking,
-            per_key=chosen.per_key,
-            still_due=StillDueRows(backend.roles, backend.dialect, self.access.report) if leaves else None,
-        )
+        with self.access.preparing:
+            if self._plans is None:
+                leaves = chosen.on_done == LEAVE
+                self._plans = ClaimPlans(
+                    self.access.engine,
+                    backend,
+                    chosen.now,
+                    where=chosen.where,
+                    order_by=chosen.order_by,
+                    record=self._record,
+                    locking=chosen.locking,
+                    per_key=chosen.per_key,
+                    still_due=StillDueRows(backend.roles, backend.dialect, self.access.report) if leaves else None,
+                )
+            return self._plans
 
     def explained(self) -> Subject:
         """What `explain` is about, after the database has read the predicate and the order. Raises AccessDenied or

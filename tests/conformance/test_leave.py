@@ -172,3 +172,16 @@ def test_what_became_false_in_another_table_while_a_claim_ran_is_not_claimed(bac
     claiming.join(120)
     assert found == [["0001", "0002"]]
     assert "check again" in [phase.name for phase in queue.explain().phases]
+
+
+def test_threads_that_use_a_queue_first_at_once_have_the_same_plans(rentals: Backend) -> None:
+    """Otherwise a settle would tell the rows that are left to plans by which nobody claims."""
+    queue = queue_of(rentals, "lease")
+    assert queue.roles
+    other = threading.Thread(target=lambda: queue._consumer.plans)
+    with queue._access.preparing:  # as a claim that registers
+        other.start()
+        other.join(0.5)
+        plans = queue._consumer.plans
+    other.join(120)
+    assert queue._consumer.plans is plans
