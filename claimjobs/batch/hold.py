@@ -160,9 +160,9 @@ class Hold(ABC):
         """Settle these claims together: one claim, of all their jobs that are still held."""
         raise NotImplementedError("one transaction holds all jobs of a batch")
 
+    @abstractmethod
     def is_held(self, claimed: ClaimResult) -> bool:
         """Whether these jobs were not released, or given to others, as far as this process knows."""
-        raise NotImplementedError("one transaction holds all jobs of a batch")
 
     @abstractmethod
     def progress(self, claimed: ClaimResult) -> None:

@@ -67,6 +67,11 @@ class OpenTransaction(Connector):
         return self._connection
 
     @property
+    def is_open(self) -> bool:
+        """Whether nothing is known of its end."""
+        return self._transaction is not None and self._transaction.is_active
+
+    @property
     def _was_ended(self) -> bool:
         """Whether the handler has committed, rolled back or closed the transaction."""
         return self._transaction is not None and not self._transaction.is_active

@@ -180,6 +180,11 @@ class TransactionHold(Hold):
         if transaction is not None:
             transaction.batch = weakref.ref(batch)
 
+    def is_held(self, claimed: ClaimResult) -> bool:
+        """Not any more at the deadline of a stop, which breaks its connection."""
+        batch = self._open(claimed)
+        return batch is not None and batch.transaction.is_open and not self._control.expired
+
     def progress(self, claimed: ClaimResult) -> None:
         """Do nothing: the locks last as long as the transaction is open."""
 

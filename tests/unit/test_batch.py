@@ -55,6 +55,7 @@ class Settled(Hold):
 
     _claim_once: Any = claim
     read_pause: Any = claim
+    is_held: Any = claim
 
     def progress(self, claimed: ClaimResult) -> None:
         """Nobody is told."""
