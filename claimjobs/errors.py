@@ -354,7 +354,7 @@ class BadRow(ClaimjobsError, ValueError):
 
 
 class RowsRefused(ClaimjobsError):
-    """The database refuses to delete or requeue some rows; all others are written. `keys` names the refused rows."""
+    """The database refuses to retry, cancel or delete some rows; the others are written. `keys` names the refused."""
 
     def __init__(self, table: str, what: str, refused: Mapping[Any, str], others: int) -> None:
         keys = list(refused)

@@ -1,4 +1,4 @@
-"""The events of the log: each record of claimjobs has one of these names in its field `event`.
+"""The events of the log: each record of the core has one of these names in its field `event`.
 
 The names stay the same from version to version, and the messages may not. docs/reference/events.md says what each one
 means, and which fields it has.

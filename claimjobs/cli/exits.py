@@ -19,7 +19,7 @@ MEANINGS: Final = {
     USAGE: "the command line is wrong, also an id that cannot be one (explain: or the queue will not work)",
     CONNECTION: "the database cannot be reached, refuses the user, or cannot do what is needed",
     TABLE: "a table is missing, or was dropped meanwhile, or is not fit for what was asked",
-    INPUT: "a row, a predicate, a map or a handler that was given does not fit, or an id is no dead job",
+    INPUT: "a row, a predicate, a map or a handler that was given does not fit, or an id is of no such job",
     GAVE_UP: "start-processing gave up: consumers ended by the same error each time, or no job was done or failed",
     UNHEALTHY: "status --check: the queue exceeds a limit, which the output names",
     OUTDATED: "upgrade-tables --check: a table has an earlier schema, which the output names",

@@ -76,7 +76,7 @@ class Ledger:
         If another transaction has written the entry and is not committed, this waits for it, as for any lock; if that
         one is rolled back, this is the first. An error of the database is raised unchanged, such as a serialization
         failure of Postgres above READ COMMITTED: then the attempt fails, and the next one finds the entry. Raises
-        NoTransaction for a connection in AUTOCOMMIT and for an object that is no Connection or Session, UnfitTable
+        BadArgument for a connection in AUTOCOMMIT and for an object that is no Connection or Session, UnfitTable
         without the table, or UnknownDatabase.
         """
         used = connection_in(connection)

@@ -144,7 +144,7 @@ class QueueOperations:
     def cancel(self, keys: Iterable[Key], reason: str | None = None) -> Sequence[Key]:
         """Make these jobs dead, if they wait or are claimed; return the keys of those.
 
-        `last_error` says `cancelled`, with the reason. `dead` retries or drops them. A handler that is at such a job
+        `last_error` says `cancelled`, with the reason. `jobs` retries or drops them. A handler that is at such a job
         sees it in `job.cancelled` after its next heartbeat (2 s); a task of `work` is cancelled then. The outcome of
         the job is refused. A job that an open transaction holds (`hold="transaction"`) is not cancelled. Raises
         BadArgument, ColumnMissing or StateMissing if no row can say that its job is dead, and RowsRefused.

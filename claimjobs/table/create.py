@@ -62,7 +62,7 @@ def tables_for(table: TableLike) -> list[sa.Table]:
 def side_car_tables(
     engine: sa.Engine, table: TableLike, side_car: str | bool = True, *, columns: Columns | None = None
 ) -> list[sa.Table]:
-    """The tables that a queue with a side-car needs: the side-car, the owners and the queues.
+    """The tables that a queue with a side-car needs: the side-car, and those that all queues share.
 
     For `make`, `ddl` and so on. The user's table is inspected, but not among them. The columns of the side-car's key
     have the types and collations that they have in the database. Raises ConnectionFailed, TableMissing, NotClaimable,
