@@ -9,12 +9,13 @@ import sys
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from typing import Any, Literal
 
 import pytest
 import sqlalchemy as sa
 
-from claimjobs import Queue, make, side_car_tables
+from claimjobs import PerKey, Queue, key_tables, make, side_car_tables
 from claimjobs.cli import exits
 from claimjobs.options import Retry
 from claimjobs.table.definitions import OWNER_TABLE
@@ -23,6 +24,7 @@ from tests.cli.command import claimjobs
 from tests.conformance.jobs import jobs, names
 from tests.conformance.owners import still
 from tests.conformance.sleepers import PATIENT, Consumer
+from tests.conformance.test_on_duplicate import event, queue_of
 from tests.docs.markdown import SECURITY, blocks
 
 Kind = Literal["rows", "batches", "transaction", "side-car"]
@@ -74,8 +76,8 @@ def statements(backend: Backend, what: str) -> list[str]:
 
 
 @contextmanager
-def accounts(backend: Backend, consumer: Kind) -> Iterator[Accounts]:
-    """A consumer's account for a kind of queue, a producer's and an operator's."""
+def accounts(backend: Backend, consumer: Kind, *more: str) -> Iterator[Accounts]:
+    """A consumer's account for a kind of queue, a producer's and an operator's. `more`: further parts of the page."""
     postgres = backend.family == "postgres"
     database = sa.make_url(backend.url).database
     made = {name: f"cj_{secrets.token_hex(4)}" for name in NAMES}
@@ -86,7 +88,7 @@ def accounts(backend: Backend, consumer: Kind) -> Iterator[Accounts]:
             account = f"ROLE {name} LOGIN PASSWORD 'secret'" if postgres else f"USER {name} IDENTIFIED BY 'secret'"
             backend.run(f"CREATE {account}")
         others = () if consumer == "side-car" else ("producer", "operator")
-        for statement in (line for what in (consumer, *others) for line in statements(backend, what)):
+        for statement in (line for what in (consumer, *others, *more) for line in statements(backend, what)):
             here, _, to = statement.replace("shop.", f"{database}.").rpartition(" TO ")
             backend.run(f"{here} TO {made[to]}")
         with ExitStack() as opened:
@@ -104,7 +106,7 @@ def test_each_block_is_for_a_database_and_an_account_that_there_are() -> None:
     assert {word for head in heads if head for word in head[1].split(", ")} == {
         *TITLES.values(),
         *OPTIONS,
-        *("producer", "operator"),
+        *("producer", "operator", "per key"),
     }
 
 
@@ -157,6 +159,51 @@ def test_a_job_with_a_side_car_is_worked_through_with_the_rights_of_the_page(bac
             batch.fail(batch[1], "never", retry=False)
         assert sorted(row["status"] for row in backend.rows("orders_claims")) == ["dead", "done", "unclaimed"]
     backend.may_leave_owners = True
+
+
+def test_limits_per_key_are_kept_with_the_rights_of_the_page(backend: Backend) -> None:
+    backend.make()
+    backend.run("CREATE INDEX jobs_by_d ON jobs (status, d, priority, id, run_at, suspect)")
+    make(backend.engine, key_tables(backend.engine, "jobs", ["d"]))
+    one = PerKey("d", at_most=1)
+    with accounts(backend, "rows", "per key") as given:
+        assert given.queue("shop").enqueue([{"d": "a", "e": ""}, {"d": "a", "e": ""}, {"d": "b", "e": ""}]) == 3
+        assert names(still(backend.queue(per_key=one)).claim(1)) == ["a"]
+        queue = still(given.queue("shop_worker", per_key=one))
+        with queue.claim(3) as batch:
+            assert names(batch) == ["b"]
+            batch.done()
+        assert [bool(row["held_back"]) for row in backend.rows("jobs_keys") if row["d"] == "a"] == [True]
+        backend.run(f"UPDATE {OWNER_TABLE} SET died = beat")
+        for words in (("status", "--per-key", "d"), ("watch", "--times", "1", "--per-key", "d")):
+            given.run(*words)
+        assert given.queue("shop_ops", per_key=one).reclaim() == 1
+        assert [bool(row["held_back"]) for row in backend.rows("jobs_keys") if row["d"] == "a"] == [False]
+        backend.may_leave_owners = True
+
+
+@pytest.mark.parametrize("kind", ["rows", "batches"])
+def test_a_job_that_is_there_is_changed_with_the_rights_of_the_page(backend: Backend, kind: Kind) -> None:
+    options = {"on_done": "keep", **OPTIONS[kind]}
+    queue_of(backend, **options)
+    added = [("SELECT, UPDATE", "jobs", "shop"), ("UPDATE (e, run_again)", "jobs", "shop_worker")]
+    if kind == "batches":
+        added.append(("SELECT", "claimjobs_batches", "shop"))
+    place = "" if backend.family == "postgres" else f"{sa.make_url(backend.url).database}."
+    with accounts(backend, kind) as given:
+        for right, table, account in added:
+            backend.run(f"GRANT {right} ON {place}{table} TO {given.names[account]}")
+        producer, queue = given.queue("shop", **options), given.queue("shop_worker", **options)
+        assert event(producer, "a", "b") == 2
+        with queue.claim(1) as batch:
+            assert event(producer, "a") == 1, "it is claimed"
+            batch.done()
+        with queue.claim(1) as batch:
+            batch.done(batch[0], e="done")
+        assert event(producer, "a", "b", how="postpone", run_at=datetime(2001, 1, 1, tzinfo=UTC)) == 1, "one waits"
+        assert event(producer, "a", "b", how="replace", e="new") == 1
+        assert sorted(row["e"] for row in backend.rows()) == ["done", "new"]
+        assert event(producer, "a", "b") == 1, "one is done"
 
 
 FORBIDDEN = {
