@@ -6,11 +6,12 @@ import re
 import shlex
 from collections.abc import Iterator
 from dataclasses import dataclass
+from pathlib import Path
 
 import click
 
 from claimjobs.cli.main import COMMANDS, main
-from tests.docs.markdown import PAGES, blocks
+from tests.docs.markdown import PAGES, blocks, prose
 
 
 @dataclass(frozen=True)
@@ -42,6 +43,12 @@ def _in_pages() -> Iterator[Shown]:
             for number, line in enumerate(block.text.splitlines(), block.line):
                 if re.match(r"(.*\| )?claimjobs ", line):
                     yield Shown(f"{page.name}:{number}", line)
+
+
+def in_prose(page: Path) -> list[Shown]:
+    """Those that a page names within a sentence, which may leave out what a command needs."""
+    named = re.findall(r"`(claimjobs [^`]+)`", re.sub(r"\s+", " ", prose(page)))
+    return [Shown(page.name, line) for line in named]
 
 
 def _in_help() -> Iterator[Shown]:

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import ast
+import functools
 import importlib
 import inspect
+import io
 import re
+import tokenize
 from pathlib import Path
 
 import pytest
@@ -15,7 +19,7 @@ from claimjobs.dialects import DIALECTS
 from claimjobs.options import Liveness, Retry
 from docs import make_chaos, make_commands, make_llms, make_mutants, make_sql, sql_statements
 from tests.docs.commands import every
-from tests.docs.markdown import COMMANDS, DBA, MANUAL, PAGES, ROOT, anchors, blocks, links, table
+from tests.docs.markdown import COMMANDS, DBA, MANUAL, PAGES, ROOT, anchors, blocks, links, prose, table
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
@@ -158,6 +162,45 @@ def test_every_public_name_is_told_of() -> None:
 def test_the_changelog_begins_with_this_version() -> None:
     log = (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
     assert f"## [{claimjobs.__version__}]" in log or "## [Unreleased]" in log
+
+
+def test_each_class_that_a_page_names_is_there() -> None:
+    others = {"KillMode", "PgBouncer", "ReadWritePaths", "TestClient"}
+    for page in (*MANUAL, GUARANTEES):
+        named = re.findall(r"\b(?:[A-Z][a-z]+){2,}\b", " ".join(re.findall(r"`[^`]+`", prose(page))))
+        assert {*named} - names_in_code() - others == set(), page
+
+
+def test_each_class_that_a_docstring_names_is_there() -> None:
+    others = {"AsyncEngine", "OpenTelemetry"}
+    for file in (ROOT / "claimjobs").rglob("*.py"):
+        nodes = (node for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))) if isinstance(node, WITH_DOCS))
+        named = re.findall(r"\b(?:[A-Z][a-z]+){2,}\b", " ".join(ast.get_docstring(node) or "" for node in nodes))
+        assert {*named} - names_in_code() - others == set(), file
+
+
+def test_each_name_in_the_design_is_there() -> None:
+    code = " ".join(re.findall(r"`[^`]+`", prose(ROOT / "docs" / "design.md")))
+    named = {name for name in re.findall(r"[A-Za-z_]\w*", code) if not name.isupper()}
+    assert named - names_of("claimjobs", "dialects", "docs", "tests") == set()
+
+
+WITH_DOCS = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
+
+
+@functools.cache
+def names_in_code() -> set[str]:
+    """The names in the library's code, without the words of its texts."""
+    files = (file.read_bytes() for file in (ROOT / "claimjobs").rglob("*.py"))
+    tokens = (token for file in files for token in tokenize.tokenize(io.BytesIO(file).readline))
+    return {token.string for token in tokens if token.type == tokenize.NAME}
+
+
+def names_of(*folders: str) -> set[str]:
+    """All words of the code in these folders, and the names of its files."""
+    files = [file for folder in folders for file in (ROOT / folder).rglob("*.py")]
+    words = {word for file in files for word in re.findall(r"[A-Za-z_]\w*", file.read_text(encoding="utf-8"))}
+    return words | {file.stem for file in files}
 
 
 def test_the_glossary_has_twenty_words_at_most() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 from pathlib import Path
 
@@ -10,7 +11,7 @@ import pytest
 import sqlalchemy as sa
 
 from claimjobs.cli.main import COMMANDS as NAMES
-from tests.docs.commands import Shown, every, options, shown
+from tests.docs.commands import Shown, every, in_prose, options, shown
 from tests.docs.markdown import COMMANDS, GUIDE, MANUAL, PAGES, README, ROOT, blocks, prose, written, written_blocks
 from tests.docs.shop import Shop
 
@@ -56,8 +57,20 @@ def test_no_option_is_named_that_is_not_there(page: Path) -> None:
     """Words in code that begin with two dashes are options of some command, or of another program."""
     there = {option for words in EVERY for option in options(words)} | {"--verbose", "--version", "--help"}
     others = {"--wait", "--preload"}
-    in_prose = {word.strip("`(),.;:") for word in prose(page).split() if "--" in word and word.startswith("`--")}
-    assert in_prose - there - others == set()
+    assert {*re.findall(r"`(--[a-z-]+)", prose(page))} - there - others == set()
+
+
+TODAY = [page for page in PAGES if page.parent.name != "decisions" and page.name != "CHANGELOG.md"]
+"""The pages that do not tell of the past."""
+
+
+@pytest.mark.parametrize("page", TODAY, ids=lambda page: str(page.relative_to(ROOT)))
+@pytest.mark.each_value("page", "it costs next to nothing")
+def test_each_command_in_a_sentence_has_the_options_that_it_is_given(page: Path) -> None:
+    for line in in_prose(page):
+        rest = [word for word in line.words if word not in ("-v", "--verbose")]
+        for words in (words for words in EVERY if tuple(rest[: len(words)]) == words):
+            assert {word for word in rest if word.startswith("--")} <= options(words), line
 
 
 @pytest.mark.timeout(400)  # some thirty commands, each a process
