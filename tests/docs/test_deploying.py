@@ -18,6 +18,7 @@ import pytest
 import yaml
 
 from claimjobs.cli import exits
+from claimjobs.cli.main import main
 from claimjobs.workers.endpoints import LIVE, READY
 from tests.docs.commands import every
 from tests.docs.markdown import ROOT
@@ -68,7 +69,7 @@ DEADLINES = {"systemd": int(in_unit("TimeoutStopSec")), "kubernetes": pod()["ter
 def parsed(words: list[str]) -> dict[str, Any]:
     """The options of a command line, which is one of `start-processing`."""
     assert words[0] == "start-processing"
-    with every()[("start-processing",)].make_context("start-processing", words[1:]) as context:
+    with every()[("start-processing",)].make_context("start-processing", words[1:], **main.context_settings) as context:
         return context.params
 
 

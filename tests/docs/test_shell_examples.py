@@ -11,6 +11,7 @@ import pytest
 import sqlalchemy as sa
 
 from claimjobs.cli.main import COMMANDS as NAMES
+from claimjobs.cli.main import main
 from tests.docs.commands import Shown, every, in_prose, options, shown
 from tests.docs.markdown import COMMANDS, GUIDE, MANUAL, PAGES, README, ROOT, blocks, prose, written, written_blocks
 from tests.docs.shop import Shop
@@ -29,7 +30,7 @@ def test_the_line_parses(line: Shown, tmp_path: Path, monkeypatch: pytest.Monkey
     while rest[0].startswith("--"):  # an option before the command's name, and its value
         del rest[:2]
     [words] = [words for words in EVERY if tuple(rest[: len(words)]) == words]
-    with EVERY[words].make_context(words[-1], rest[len(words) :]):
+    with EVERY[words].make_context(words[-1], rest[len(words) :], **main.context_settings):
         pass
 
 
