@@ -16,7 +16,8 @@ from claimjobs.errors import BadArgument
 CallersTransaction = sa.Connection | Session | scoped_session[Any]
 
 IN_UTC: Final = "claimjobs_in_utc"
-"""The key of a connection's `info` that says whether its session is in UTC. It is there for connections of our own."""
+"""The key of a connection's `info` that says whether its session is in UTC: that of a connection of our own, or of any
+one in a block of `in_utc`."""
 
 TAKEN = "give a Connection or a Session of SQLAlchemy (`enqueue` without one commits by itself)"
 ASYNC = "await `Queue.aenqueue`, or call this in `await {0}.run_sync(lambda sync: ...)`, with `sync` in place of `{0}`"
@@ -79,6 +80,7 @@ def unless_hidden(connection: sa.Connection, dialect: Dialect, *, needed: bool) 
 
 def in_utc(connection: sa.Connection, dialect: Dialect, *, depends: bool) -> AbstractContextManager[None]:
     """A block of our statements: the time zone of a session that is not ours is UTC in the block, and then as before.
+    In a block that is within another one nothing is sent: what the session had before is stored once.
 
     `depends`: whether a statement on this table depends on the zone at all. If not, nothing is sent.
     """
@@ -90,7 +92,9 @@ def in_utc(connection: sa.Connection, dialect: Dialect, *, depends: bool) -> Abs
 @contextlib.contextmanager
 def _with_zone_switched(connection: sa.Connection, dialect: Dialect) -> Iterator[None]:
     sessions, local = dialect.sessions, {"local": not commits_by_itself(connection, unknown=False)}
+    info = connection.info
     connection.execute(sessions.to_utc, local).close()
+    info[IN_UTC] = True
     try:
         yield
     except BaseException:
@@ -98,7 +102,10 @@ def _with_zone_switched(connection: sa.Connection, dialect: Dialect) -> Iterator
         with contextlib.suppress(sa.exc.SQLAlchemyError):
             connection.execute(sessions.zone_before, local).close()
         raise
-    connection.execute(sessions.zone_before, local).close()
+    else:
+        connection.execute(sessions.zone_before, local).close()
+    finally:
+        info[IN_UTC] = False
 
 
 def isolation_of(connection: sa.Connection) -> str | None:

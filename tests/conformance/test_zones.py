@@ -133,6 +133,34 @@ def test_a_handler_has_its_own_zone_in_the_transaction_that_holds_its_jobs(backe
     assert not backend_rows(backend)
 
 
+def test_the_zone_is_as_before_where_a_chunk_changes_jobs_while_it_inserts_others(backend: Backend) -> None:
+    table_of(backend)
+    backend.run("CREATE UNIQUE INDEX once ON events (d)")
+    queue, at = backend.bare_queue("events"), now()
+    queue.enqueue({"d": 1, "run_at": at + HOUR})
+    with engine_in(backend, "+05:00").begin() as connection:
+        before = zone_of(connection, backend)
+        rows = [{"d": number, "run_at": at - HOUR} for number in (1, 2)]
+        assert queue.enqueue(rows, connection, unique="d", on_duplicate="replace") == 2
+        assert zone_of(connection, backend) == before
+    assert taken(queue) == [1, 2]
+
+
+def test_the_zone_is_as_before_where_a_function_of_the_users_enqueues_in_a_settle(backend: Backend) -> None:
+    def follow(connection: sa.Connection, jobs: Any) -> Any:
+        queue.enqueue([{"d": job["d"] + 10, "run_at": now() + HOUR} for job in jobs], connection)
+        return "delete"
+
+    table_of(backend)
+    queue = backend.bare_queue("events", bind=engine_in(backend, "+05:00"), hold="transaction", on_done=follow)
+    queue.enqueue([{"d": number, "run_at": now() - HOUR} for number in (1, 2)])
+    for _ in range(2):  # the second one in the session of the first
+        with queue.claim(1) as batch:
+            assert zone_of(batch.connection, backend) == zone_of_new(backend)
+            batch.done()
+    assert sorted(row["d"] for row in backend_rows(backend)) == [11, 12]
+
+
 def test_an_instant_in_a_key_is_one_key_for_all_sessions(backend: Backend) -> None:
     """Two consumers of a side-car, whose sessions are in two zones: what is done by one is done for the other."""
     zone = "" if backend.has("schemas") else "NOT NULL DEFAULT '2020-01-01'"
