@@ -268,7 +268,7 @@ class Insert:
 
     def _change(self, chunk: Chunk, *, but: Container[Key]) -> int:
         """Change the jobs that are there; return how many. Rows whose job is gone meanwhile are inserted."""
-        if self._key is None or not self._key.changes:
+        if self._key is None or not (self._key.changes and chunk):
             return 0
         try:
             with savepoint(self._connection, or_whole=True), self._in_utc():
@@ -279,6 +279,8 @@ class Insert:
                 return sum(self._change(half, but=but) for half in chunk.halves)
             self._tell(self._bad_row(chunk, error))
             return 0
+        if gone and len(chunk) > 1:  # the job of a single row is found as the database compares, which Python cannot
+            return changed + sum(self._change(half, but=but) for half in gone.halves)
         self._tries.update(gone.numbers)
         for number, row in zip(gone.numbers, gone.rows, strict=True):
             if self._tries[number] > TRIES:
@@ -287,6 +289,8 @@ class Insert:
 
     def _bad_row(self, chunk: Chunk, refusal: Exception) -> BadRow:
         """The only row of a chunk, which was refused. Some databases say only that a value is too large."""
+        if isinstance(refusal, BadRow):
+            return refusal
         row, columns = chunk.rows[0], self._table.c
         flaws = [
             f"column {name!r}: {flaw}"

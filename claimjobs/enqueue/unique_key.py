@@ -107,11 +107,13 @@ class UniqueKey:
 
     def change(self, connection: sa.Connection, chunk: Chunk, *, but: Container[Key]) -> tuple[int, Chunk]:
         """Change the jobs of these rows, `but` those with these keys, which were just inserted: how many were changed,
-        and the rows whose job is gone meanwhile.
+        and the rows for which no job was found: it is gone meanwhile, or only the database knows that it is theirs.
         """
+        chunk = chunk.only([None not in self._given(row) for row in chunk.rows])  # equal to none, so it was inserted
         size, given = len(self._roles.key), [self._given(row) for row in chunk.rows]
         rows = _rows_with(connection, self._lock, given)
         there = {_comparable(row[size:]): key_of(row[:size]) for row in rows}
+        there.pop(None, None)
         keys = [there.get(_comparable(values)) for values in given]
         if len(chunk) == 1 and len(rows) == 1:
             keys = [key_of(rows[0][:size])]  # the database may compare in another way than Python

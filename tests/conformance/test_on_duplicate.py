@@ -176,6 +176,26 @@ def test_many_are_changed_at_once(backend: Backend) -> None:
     assert {row["e"] for row in backend.rows(TABLE)} == {"new"}
 
 
+def test_a_row_whose_key_is_null_is_a_new_job_each_time(backend: Backend) -> None:
+    notes = job_table("notes", sa.MetaData(), sa.Column("d", sa.String(20)), sa.Column("e", sa.String(20)), unique="d")
+    queue = backend.queue(notes)
+    queue.enqueue({"d": "a", "e": "old"})
+    given: list[dict[str, Any]] = [{"d": None, "e": "first"}, {"d": "a", "e": "new"}, {"d": None, "e": "second"}]
+    assert queue.enqueue(given, unique="d", on_duplicate="replace") == 3
+    assert sorted(row["e"] for row in backend.rows(notes)) == ["first", "new", "second"]
+
+
+def test_many_rows_are_found_as_the_database_compares_them(backend: Backend) -> None:
+    """It pads what is shorter. Python sees two texts."""
+    codes = job_table("codes", sa.MetaData(), sa.Column("d", sa.CHAR(6)), sa.Column("e", sa.String(20)), unique="d")
+    queue, bad = backend.queue(codes), list[BadRow]()
+    queue.enqueue({"d": name, "e": "old"} for name in "abc")
+    given = [{"d": name, "e": f"new {name}"} for name in "abcd"]
+    assert queue.enqueue(given, unique="d", on_duplicate="replace", on_bad=bad.append) == 4
+    assert bad == []
+    assert {row["d"].strip(): row["e"] for row in backend.rows(codes)} == {name: f"new {name}" for name in "abcd"}
+
+
 def test_it_is_part_of_the_callers_transaction(backend: Backend) -> None:
     queue = queue_of(backend)
     event(queue, "a", e="old")
