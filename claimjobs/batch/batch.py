@@ -257,13 +257,24 @@ class Batch:
         self._writes.begin_job()
 
     def _finish(self) -> None:
-        """End the current job. Its writes stay if it is done, and are undone if it has no outcome."""
-        if self._current is not None:
-            if self._current.key in self._undecided:
-                self._writes.undo_job()
-            elif self._writes.keep_job():
-                self._kept.add(self._current.key)
-        self._current = None
+        """End the current job. Its writes stay if it is done, and are undone if it has no outcome. If the database
+        refuses what its session writes only now, it failed, as if its handler had raised that.
+        """
+        job, self._current = self._current, None
+        if job is None:
+            return
+        if job.key in self._undecided:
+            self._writes.undo_job()
+            return
+        try:
+            if self._writes.keep_job():
+                self._kept.add(job.key)
+        except sa.exc.SQLAlchemyError as error:
+            self._writes.undo_job()
+            if self._can_fail():
+                self.fail(job, error)
+            else:
+                self.release(job)
 
     def _undo(self, jobs: Sequence[Job]) -> None:
         """Undo the writes of the current job if it is one of these, which are not done."""

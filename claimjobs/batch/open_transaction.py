@@ -104,14 +104,18 @@ class OpenTransaction(Connector):
             self._must_be_there()
 
     @contextlib.contextmanager
-    def or_gone(self) -> Iterator[None]:
-        """An error of the server in this block ends the transaction: all of it is rolled back.
+    def or_gone(self, *, but_of_a_row: bool = False) -> Iterator[None]:
+        """An error of the server in this block ends the transaction: all of it is rolled back. `but_of_a_row`: an error
+        of which a row may be the cause is raised, if the transaction is still open.
 
         If the handler had ended it before, its writes may be committed; this is remembered.
         """
         try:
             yield
         except sa.exc.SQLAlchemyError as error:
+            is_open = self._transaction is not None and self._transaction.is_active
+            if but_of_a_row and is_open and is_of_a_row(error, self._dialect):
+                raise
             # A DBAPIError may mean that the connection broke. Then the server ended the transaction, not the handler.
             self._ended = self._ended or (self._was_ended and not isinstance(error, sa.exc.DBAPIError))
             kinds = (self._dialect.errors.broken_kind(error), self._dialect.errors.transient_kind(error))
@@ -211,7 +215,10 @@ class HandlerWrites:
         """Begin a job."""
 
     def keep_job(self) -> bool:
-        """End a job that is done, and keep its writes. Returns whether there were some."""
+        """End a job that is done, and keep its writes. Returns whether there were some.
+
+        Raises the error by which the database refuses what the sessions had not written until now: undo the job then.
+        """
         return False
 
     def undo_job(self) -> None:
@@ -282,7 +289,7 @@ class BatchTransaction(HandlerWrites):
         self._working = True
 
     def keep_job(self) -> bool:
-        self._flush()
+        self._flush(of_a_job=True)
         wrote, self._wrote, self._working = self._wrote, False, False
         return wrote
 
@@ -326,10 +333,10 @@ class BatchTransaction(HandlerWrites):
                 if savepoint.is_active:
                     savepoint.rollback()
 
-    def _flush(self) -> None:
+    def _flush(self, *, of_a_job: bool = False) -> None:
         """Write what the sessions still have for the current job, and end their savepoints."""
         if self._sessions:
-            with self._own.or_gone():
+            with self._own.or_gone(but_of_a_row=of_a_job):
                 for session in self._sessions:
                     session.commit()
 
