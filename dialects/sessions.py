@@ -61,6 +61,8 @@ class Sessions(Protocol):
     """The setting by which a session ends if a statement is larger than `largest_statement`; None: it does not."""
     largest_statement: ClassVar[sa.TextClause] = sa.text("SELECT NULL")
     """Asks for the most bytes of a statement. It needs `statement_limit`."""
+    check_deferred: ClassVar[sa.TextClause | None] = None
+    """Has the server check now, until the transaction ends, what it would check at the commit only; None: nothing."""
     limits: ClassVar[sa.TextClause]
     """Asks for the settings of `idle_limits`, each with its seconds; 0: it is off."""
 

@@ -361,8 +361,6 @@ class IsolatingSettle:
         """The outcomes that were written."""
         self.refused: Exception | None = None
         """The error because of which other outcomes were written than were given."""
-        self.was_refused = False
-        """Whether the database refused a row."""
         self._settler, self._retry = settler, retry
         self._roles, self._dialect = backend.roles, backend.dialect
         self._depends_on_zone = backend.source.depend_on_zone
@@ -381,8 +379,7 @@ class IsolatingSettle:
             except WriteSwallowed:
                 raise  # not known of which job
             except REFUSALS as error:
-                self.was_refused = is_of_a_row(error, self._dialect)
-                if not self.was_refused or not (with_savepoint or whole is not None):
+                if not is_of_a_row(error, self._dialect) or not (with_savepoint or whole is not None):
                     raise
                 if not (with_savepoint and self._wrote_with_less_text(connection, outcomes)):
                     self._isolate(connection, error, whole)
@@ -431,7 +428,11 @@ class IsolatingSettle:
         return False
 
     def _write(self, connection: sa.Connection, outcomes: Outcomes, *, with_savepoint: bool = True) -> None:
-        """Write outcomes in UTC: the session has the handler's zone, and a rollback to a savepoint restores that."""
+        """Write outcomes in UTC: the session has the handler's zone, and a rollback to a savepoint restores that. What
+        a commit would refuse is refused here, as long as a savepoint can be rolled back.
+        """
         utc = in_utc(connection, self._dialect, depends=self._depends_on_zone)
         with savepoint(connection) if with_savepoint else contextlib.nullcontext(), utc:
             self._settler.write_locked(connection, None, outcomes)
+            if with_savepoint and (check := self._dialect.sessions.check_deferred) is not None:
+                connection.execute(check).close()

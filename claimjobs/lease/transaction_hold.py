@@ -31,6 +31,7 @@ from claimjobs.lease.sleeper import IdleSleeper
 from claimjobs.log_events import SLEEP_FAILED
 from claimjobs.settle.outcome_table import outcome_table
 from claimjobs.settle.outcomes import Outcomes
+from claimjobs.settle.refusals import is_of_a_row
 from claimjobs.settle.settler import Settler
 from claimjobs.table.backend import with_owners
 
@@ -154,8 +155,10 @@ class TransactionHold(Hold):
             settled, batch.transaction.batch = True, None
         except BatchRolledBack as gone:
             self._report.transients[gone.kind] += 1
-            self._makes_savepoints = self._makes_savepoints or settling.was_refused
-            raise batch.transaction.explained(gone, time.monotonic() - batch.since) from gone.__cause__
+            cause = gone.__cause__  # of a statement, or of the commit
+            if isinstance(cause, sa.exc.SQLAlchemyError) and is_of_a_row(cause, self._backend.dialect):
+                self._makes_savepoints = True
+            raise batch.transaction.explained(gone, time.monotonic() - batch.since) from cause
         finally:
             self._give_back(batch.transaction)
             if not settled or settling.written.gives_back:

@@ -89,6 +89,8 @@ class PostgresSessions(Sessions):
     knows_start_exactly = True
     # The default is the database's encoding. That of SQL_ASCII is none: the driver gives bytes for texts.
     connect_options: ClassVar[Mapping[str, Any]] = {"client_encoding": "utf8"}
+    # A foreign key, a unique index or a trigger may be DEFERRABLE INITIALLY DEFERRED, as all foreign keys of Django.
+    check_deferred = sa.text("SET CONSTRAINTS ALL IMMEDIATE")
     # The second one exists since 17.
     limits = sa.text(
         "SELECT name, setting::float8 / 1000 FROM pg_settings "

@@ -183,6 +183,35 @@ def test_where_a_transaction_holds_the_jobs_a_refused_row_is_isolated_and_the_ot
     backend.run("DROP TRIGGER refuse" + (" ON jobs" if backend.has("swallowing triggers") else ""))
 
 
+@pytest.mark.parametrize("writes", ["the handler", "the settle"])
+def test_where_a_transaction_holds_the_jobs_what_only_a_commit_refuses_is_isolated(
+    backend: Backend, writes: str
+) -> None:
+    """All foreign keys that Django makes on Postgres are checked at the commit."""
+    if backend.family != "postgres":
+        pytest.skip("it checks each constraint at once")
+    queue = filled(backend, 8, hold="transaction")
+    later = "DEFERRABLE INITIALLY DEFERRED"
+    if writes == "the settle":
+        backend.run(f"CREATE TABLE parts (job BIGINT REFERENCES jobs (id) {later})")
+        backend.run("INSERT INTO parts SELECT id FROM jobs WHERE d = '0005'")
+    else:
+        backend.run("CREATE TABLE known (d VARCHAR(10) PRIMARY KEY)")
+        backend.run("INSERT INTO known SELECT d FROM jobs WHERE d <> '0005'")
+        backend.run(f"CREATE TABLE parts (d VARCHAR(10) REFERENCES known (d) {later})")
+    for _ in range(20):
+        with contextlib.suppress(BatchRolledBack), queue.claim(8) as batch:
+            for job in batch:
+                if writes == "the handler":
+                    batch.connection.execute(sa.text("INSERT INTO parts VALUES (:d)"), {"d": job.d})
+        if backend.run("UPDATE jobs SET run_at = '2020-01-01 00:00:00' WHERE status = 'unclaimed'") == 0:
+            break
+    assert left(backend) == {"0005": ("dead", 2)}
+    assert "foreign key" in error_of(backend, "0005")
+    assert (queue.report.done, queue.report.dead) == (7, 1)
+    assert backend.run("DELETE FROM parts") == (7 if writes == "the handler" else 1)
+
+
 def test_what_a_dead_owner_held_is_handed_back_but_for_the_row_that_is_refused(backend: Backend) -> None:
     queue, other = filled(backend), backend.queue()
     backend.may_leave_owners = True
