@@ -12,12 +12,12 @@ from typing import Any, Final, NamedTuple
 
 import sqlalchemy as sa
 
-from claimjobs.claim.candidates import most_keys
 from claimjobs.claim.record import record_of
 from claimjobs.claim.row_reader import RowReader
 from claimjobs.database.compiled_statement import CompiledStatement
 from claimjobs.database.connection import Connector
 from claimjobs.database.error_translation import predicate_errors
+from claimjobs.database.statement_size import most_keys
 from claimjobs.dialects import Key
 from claimjobs.errors import BadArgument, RowsRefused
 from claimjobs.job import Job, key_of
@@ -91,7 +91,7 @@ class StoredJobs:
         self._backend, self._dialect, self._now, self._connect = backend, backend.dialect, now, connect
         self._source, self._roles = backend.source, backend.roles
         self._job_rows = job_rows(backend, now)
-        self._at_once = int(min(AT_ONCE, most_keys(self._roles, self._dialect)))
+        self._at_once = int(min(AT_ONCE, most_keys(self._roles.key, self._dialect)))
 
     # --- reading ---------------------------------------------------------------------------------------
 

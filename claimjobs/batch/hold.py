@@ -15,10 +15,10 @@ import sqlalchemy as sa
 from claimjobs.batch.claim_plan import ClaimPlan, ClaimPlans
 from claimjobs.batch.open_transaction import HandlerWrites
 from claimjobs.claim.candidate_range import CandidateRange
-from claimjobs.claim.candidates import most_keys
 from claimjobs.claim.strategy import NOTHING, ClaimRequest, ClaimResult
 from claimjobs.control import Control
 from claimjobs.database.connection import Connector
+from claimjobs.database.statement_size import most_keys
 from claimjobs.dialects import Key
 from claimjobs.errors import ClaimjobsError
 from claimjobs.options import Liveness, Retry
@@ -61,7 +61,7 @@ class Hold(ABC):
         backend = self._backend = context.backend
         self._context, self._settler, self._report, self._control = context, settler, context.report, context.control
         self._range = CandidateRange(self._report)
-        self._most_keys = most_keys(backend.roles, backend.dialect)
+        self._most_keys = most_keys(backend.roles.key, backend.dialect)
         self._forgotten = 0.0
         """When the plans of claims were forgotten last, by this machine's clock."""
         self._process = os.getpid()

@@ -17,7 +17,7 @@ from claimjobs.claim.row_reader import AS_IT_IS, RowReader
 from claimjobs.claim.strategy import After, ClaimRequest, ClaimResult
 from claimjobs.database.compiled_statement import CompiledStatement
 from claimjobs.database.transactions import lost_if_it_fails
-from claimjobs.dialects import Dialect, Key
+from claimjobs.dialects import Key
 from claimjobs.errors import KeyUnfit, Unreadable, key_unequal
 from claimjobs.job import Job, key_of
 from claimjobs.statements.find import KeysetOrder, Selection, find, how_many, keyset_order_of
@@ -27,11 +27,6 @@ from claimjobs.table.roles import ColumnRoles
 
 SOME: Final = 10
 """How many rows `check_that_keys_find` reads."""
-LONGEST_KEY: Final = 768
-"""The most characters of a text in an index, at 4 bytes each."""
-MOST_BYTES: Final = 500_000
-"""About the most bytes of errors and of keys in one statement. A server that gets a packet larger than its limit, which
-is 1 MB or more, ends the session."""
 READABLE: Final = (sa.Integer, sa.Numeric, sa.String, sa.Uuid, sa.LargeBinary)
 """Types of which Python can hold every value, as the driver reads it."""
 
@@ -216,16 +211,6 @@ def examined_of(candidates: list[Key], jobs: Sequence[Job], size: int) -> int:
         return len(candidates)
     places = {key: place for place, key in enumerate(candidates, 1)}
     return max(places[job.key] for job in jobs)
-
-
-def most_keys(roles: ColumnRoles, dialect: Dialect) -> float:
-    """The most keys of one statement. Infinite for keys without text, and where statements may have any size."""
-    texts = [column.type for column in roles.key if isinstance(column.type, (sa.String, sa.types._Binary))]
-    if not texts or dialect.sessions.statement_limit is None:
-        return math.inf
-    # A character is escaped in JSON, and then in the statement: four bytes, at worst seven.
-    size = 20 * len(roles.key) + sum(4 * min(type_.length or LONGEST_KEY, LONGEST_KEY) for type_ in texts)
-    return max(1, MOST_BYTES // size)
 
 
 def cut(keys: Iterable[Key], size: float) -> Iterator[list[Key]]:

@@ -18,13 +18,13 @@ from claimjobs.claim.candidates import (
     examined_of,
     first_group,
     first_locked_group,
-    most_keys,
     place_of,
 )
 from claimjobs.claim.record import ClaimRecord
 from claimjobs.claim.row_reader import AS_IT_IS, Marked, RowReader
 from claimjobs.claim.strategy import NOTHING, ClaimRequest, ClaimResult, ClaimStrategy, Phase
 from claimjobs.database.compiled_statement import CompiledStatement
+from claimjobs.database.statement_size import most_keys
 from claimjobs.dialects import Key
 from claimjobs.job import Job, key_of, with_claim
 from claimjobs.options import HOLDS, HoldKind
@@ -106,7 +106,7 @@ class CandidateLock:
     """Phase 2 as a statement of its own: it locks those of some candidates that are still free."""
 
     def __init__(self, backend: Backend, selection: Selection, known: Sequence[str]) -> None:
-        self._roles, self.most_keys = backend.roles, most_keys(backend.roles, backend.dialect)
+        self._roles, self.most_keys = backend.roles, most_keys(backend.roles.key, backend.dialect)
         self._reader = RowReader(backend.roles, backend.dialect, known)
         self._statement = CompiledStatement(lock(backend.roles, backend.dialect, selection, self._reader.parts))
 

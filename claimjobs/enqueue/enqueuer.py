@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Callable, Container, Iterable, Mapping, Sequence, Sized
+from collections.abc import Callable, Container, Iterable, Mapping, Sized
 from contextlib import AbstractContextManager, suppress
 from typing import Final
 
@@ -17,6 +17,7 @@ from claimjobs import tracing
 from claimjobs.database.connect import connected
 from claimjobs.database.connection import FIRST_PAUSE, LONGEST_PAUSE
 from claimjobs.database.error_translation import raised_as_sqlalchemy_does, reason
+from claimjobs.database.statement_size import check_size, size_of
 from claimjobs.database.transactions import (
     CallersTransaction,
     commits_by_itself,
@@ -28,7 +29,7 @@ from claimjobs.database.transactions import (
 from claimjobs.dialects import Dialect, Key
 from claimjobs.enqueue.bulk_insert import FEW, BulkInsert
 from claimjobs.enqueue.notifier import Notifier
-from claimjobs.enqueue.rows import Chunk, Row, chunks, misfit, size_of
+from claimjobs.enqueue.rows import Chunk, Row, chunks, misfit
 from claimjobs.enqueue.unique_key import CHOICES, OnDuplicate, UniqueKey
 from claimjobs.errors import BadArgument, BadRow
 from claimjobs.job import key_of
@@ -208,7 +209,8 @@ class Insert:
     def _try(self, chunk: Chunk) -> int | Exception:
         """Insert a chunk, or return the error by which its rows were refused. Other errors are raised."""
         try:
-            self._check_sizes(chunk.rows)
+            if self._dialect.sessions.statement_limit is not None:
+                check_size(self._connection, self._dialect, max(map(size_of, chunk.rows)))
             with savepoint(self._connection, or_whole=True), self._in_utc():
                 if self._key is not None and self._key.insert is not None:
                     rows = self._connection.execute(self._key.insert, [dict(row) for row in chunk.rows])
@@ -228,20 +230,6 @@ class Insert:
         are read, or reported, the caller's code may use the connection.
         """
         return in_utc(self._connection, self._dialect, depends=self._roles.depend_on_zone)
-
-    def _check_sizes(self, rows: Sequence[Row]) -> None:
-        """Raise ValueError for a row that is larger than the largest statement that the server takes.
-
-        Some servers answer such a statement by closing the connection. The driver says then that it was lost, which
-        looks like an outage, and the caller's transaction is gone.
-        """
-        sessions = self._dialect.sessions
-        largest = 0 if sessions.statement_limit is None else max(map(size_of, rows))
-        if largest and largest > (most := int(self._connection.scalar(sessions.largest_statement))):
-            raise ValueError(
-                f"it has {largest:,} bytes in a statement, and the server takes {most:,} ({sessions.statement_limit}): "
-                "store a reference to the data, or raise that limit"
-            )
 
     # --- rows that are refused ---------------------------------------------------------------------------
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import compress
@@ -29,13 +28,6 @@ MEANINGS: Final = {
 """What the reserved columns say. A new row must not set them, or its job would never run."""
 FRESH: Final = {"attempts": (None, 0, "0"), "suspect": (None, 0, "0"), "run_again": (None, 0, "0", False)}
 """The values that a row may have in them, because a new job has them anyway. In the other columns: NULL."""
-
-SMALL: Final = 100_000
-"""Characters and bytes of a row that fits everywhere, however they are encoded and escaped."""
-_HEAD: Final = 1_000
-"""Bytes for the rest of the statement."""
-_ESCAPED: Final = b"'\"\\\n\r\0\x1a"
-_TEXTS: Final = (str, bytes, bytearray)
 
 
 @dataclass(frozen=True)
@@ -135,16 +127,3 @@ def misfit(type_: sa.types.TypeEngine[Any], value: Any) -> str | None:
         return None
     least, most = integer_range(type_)
     return None if least <= value <= most else f"{value} is out of its range, {least} to {most}"
-
-
-def size_of(row: Row) -> int:
-    """The bytes of a row in a statement, about; 0 for a row that is surely small, which is cheap to know."""
-    long = [value for value in row.values() if isinstance(value, (*_TEXTS, dict, list, tuple))]
-    if sum(len(value if isinstance(value, _TEXTS) else str(value)) for value in long) <= SMALL:
-        return 0
-    size = _HEAD
-    for value in long:
-        text = value if isinstance(value, _TEXTS) else json.dumps(value, default=str)
-        data = text.encode(errors="replace") if isinstance(text, str) else text
-        size += len(data) + sum(map(data.count, _ESCAPED))
-    return size

@@ -9,9 +9,10 @@ from typing import Any, Final, Literal, NamedTuple
 
 import sqlalchemy as sa
 
-from claimjobs.claim.candidates import MOST_BYTES, cut, most_keys
+from claimjobs.claim.candidates import cut
 from claimjobs.claim.record import ClaimRecord
 from claimjobs.database.compiled_statement import CompiledStatement
+from claimjobs.database.statement_size import MOST_BYTES, bytes_of, check_size, most_keys
 from claimjobs.dialects import Key
 from claimjobs.errors import BadArgument, ColumnMissing, WriteSwallowed
 from claimjobs.job import key_of
@@ -24,8 +25,6 @@ from claimjobs.table.columns import DONE, ENDED
 
 OnDoneWord = Finish | Literal["leave"]
 
-ESCAPED: Final = "'\"\\\n\r\0\x1a"
-"""Characters before which a driver may write another one."""
 FEW: Final = 200
 """The most jobs of one statement that has a value for each job: a CASE of n branches for n rows costs n * n."""
 
@@ -59,7 +58,7 @@ class OutcomeTable(ABC):
         """Whether a write returns the keys of the rows that it reached; elsewhere there is only a count."""
         self._now = now = record.settled_at
         self._target = target = statements.SettleGuard(self.roles, self.dialect, record.guard)
-        self.many = int(min(MANY, most_keys(self.roles, self.dialect)))
+        self.many = int(min(MANY, most_keys(self.roles.key, self.dialect)))
         """The most keys of one statement."""
         # If the row does not name the owner, nothing is to be written: a row lock ends, or a claim row is deleted.
         self.released = [OutcomeWrite(CompiledStatement(statements.release(target)))] if record.names_owner else []
@@ -78,20 +77,27 @@ class OutcomeTable(ABC):
     def keep_with(self, columns: Mapping[Key, Mapping[str, Any]]) -> Sequence[OutcomeWrite]:
         """The statements that keep done jobs with these values of the same columns."""
 
-    def kept_with(self, columns: Mapping[Key, Mapping[str, Any]]) -> Iterator[tuple[OutcomeWrite, dict[str, Any]]]:
-        """The statements that keep done jobs with these values of other columns, each with its parameters."""
-        alike: defaultdict[tuple[str, ...], dict[Key, str]] = defaultdict(dict)
+    def kept_with(
+        self, connection: sa.Connection, columns: Mapping[Key, Mapping[str, Any]]
+    ) -> Iterator[tuple[OutcomeWrite, dict[str, Any]]]:
+        """The statements that keep done jobs with these values of other columns, each with its parameters. Raises
+        StatementError for values of a job that are too large to be sent.
+        """
+        alike: defaultdict[tuple[str, ...], dict[Key, int]] = defaultdict(dict)
         for key, given in columns.items():
-            alike[tuple(sorted(given))][key] = "".join(map(str, given.values()))
+            alike[tuple(sorted(given))][key] = size = sum(map(bytes_of, given.values()))
+            check_size(connection, self.dialect, size)
         for keys in (some for each in alike.values() for some in _cut_by_size(each)):
             for write in self.keep_with({key: columns[key] for key in keys}):
                 yield write, {"claimjobs_keys": keys}
 
-    def writes(self, outcomes: Outcomes, done: Sequence[OutcomeWrite]) -> Iterator[tuple[OutcomeWrite, dict[str, Any]]]:
+    def writes(
+        self, connection: sa.Connection, outcomes: Outcomes, done: Sequence[OutcomeWrite]
+    ) -> Iterator[tuple[OutcomeWrite, dict[str, Any]]]:
         """The statements for these outcomes, each with its parameters. `done`: those for done jobs."""
         plain: Collection[Key] = outcomes.done
         if any(outcomes.done.values()):
-            yield from self.kept_with({key: columns for key, columns in outcomes.done.items() if columns})
+            yield from self.kept_with(connection, {key: columns for key, columns in outcomes.done.items() if columns})
             plain = [key for key, columns in outcomes.done.items() if not columns]
         each = ((done, plain), (self.released, outcomes.released), (self.before_failures, outcomes.failed))
         for write, keys in ((write, keys) for writes, keys in each for write in writes):
@@ -101,7 +107,7 @@ class OutcomeTable(ABC):
             (statements.mark_dead, outcomes.dead),
             (statements.suspect, outcomes.suspects),
         ):
-            for keys in _cut_by_size({key: failure.error or "" for key, failure in failures.items()}):
+            for keys in _cut_by_size({key: bytes_of(failure.error or "") for key, failure in failures.items()}):
                 update = statement(self._target, self._now, {key: failures[key] for key in keys})
                 yield OutcomeWrite(CompiledStatement(update)), {"claimjobs_keys": keys}
 
@@ -235,13 +241,13 @@ def outcome_table(backend: Backend, record: ClaimRecord, also_writes: Sequence[s
     return SideCarTable(backend, record, also_writes)
 
 
-def _cut_by_size(texts: Mapping[Key, str]) -> Iterator[list[Key]]:
-    """The keys in their order, in lists of at most FEW, and of at most MOST_BYTES with their texts."""
+def _cut_by_size(sizes: Mapping[Key, int]) -> Iterator[list[Key]]:
+    """The keys in their order, in lists of at most FEW, and of at most MOST_BYTES with their values of these sizes."""
     some: list[Key] = []
     size = 0
-    for key, text in texts.items():
+    for key, own in sizes.items():
         # A statement has a key several times, in the conditions of its values.
-        more = 5 * _bytes(str(key)) + _bytes(text)
+        more = 5 * bytes_of(key) + own
         if some and (len(some) == FEW or size + more > MOST_BYTES):
             yield some
             some, size = [], 0
@@ -249,11 +255,6 @@ def _cut_by_size(texts: Mapping[Key, str]) -> Iterator[list[Key]]:
         size += more
     if some:
         yield some
-
-
-def _bytes(text: str) -> int:
-    """How many bytes a text has in a statement, if the driver writes it there, and escapes what must be escaped."""
-    return len(text.encode(errors="backslashreplace")) + sum(map(text.count, ESCAPED))
 
 
 def keys_for(connection: sa.Connection, statement: Any, keys: Iterable[Key], many: int = MANY, **by: Any) -> list[Key]:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
+from typing import Any
+
 import pytest
 import sqlalchemy as sa
 from sqlalchemy.dialects import mysql
 
 from claimjobs import job_table
-from claimjobs.errors import BadRow
+from claimjobs.errors import BadRow, BatchRolledBack
 from claimjobs.options import Liveness
 from tests.backends import Backend
 from tests.conformance.jobs import jobs
@@ -62,6 +65,33 @@ def test_more_results_than_a_packet_holds(own: Backend) -> None:
             for job in batch.jobs:
                 batch.done(job, body="x" * 6_000)
         assert (queue.report.done, queue.report.transients) == (200, {})
+    finally:
+        small_packets(own, 64 << 20)
+
+
+@pytest.mark.parametrize("kind", [{}, {"hold": "transaction"}], ids=["rows", "transaction"])
+def test_a_result_that_is_larger_than_a_packet_fails_its_job_alone(own: Backend, kind: dict[str, Any]) -> None:
+    """And is not sent: the server would end the session, at each try."""
+    if own.family == "postgres":
+        pytest.skip("it knows no such limit")
+    answer = sa.Column("answer", mysql.LONGTEXT)
+    table = job_table("emails", sa.MetaData(), sa.Column("d", sa.Integer), answer, sa.Column("said", sa.JSON))
+    own.make(table)
+    small_packets(own, 1 << 20)
+    try:
+        queue = own.bare_queue(table, bind=own.new_engine(), liveness=PATIENT, on_done="keep", **kind)
+        queue.enqueue({"d": number} for number in range(3))
+        escaped = {"said": {"text": "я" * 200_000}}
+        results: list[dict[str, Any]] = [{"answer": "x" * 1_100_000}, escaped, {"answer": "y" * 400_000}]
+        for _ in range(4):
+            with contextlib.suppress(BatchRolledBack), queue.claim(3) as batch:
+                for job in batch.jobs:
+                    batch.done(job, **results[job.d])
+            own.run("UPDATE emails SET run_at = '2020-01-01 00:00:00' WHERE suspect > 0")
+        found = {row["d"]: row for row in own.rows(table)}
+        assert [found[d]["status"] for d in range(3)] == ["unclaimed", "unclaimed", "done"]
+        assert all("1,048,576 (max_allowed_packet)" in found[d]["last_error"] for d in (0, 1))
+        assert "connection lost" not in queue.report.transients
     finally:
         small_packets(own, 64 << 20)
 
