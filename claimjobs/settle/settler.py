@@ -180,9 +180,13 @@ class Settler:
                 raise BadArgument(f"column {column!r} of table {name!r} {what}: choose one of {', '.join(may)}")
 
     def phases(self, me: int, keys: list[Key]) -> list[Phase]:
-        """The statements that settle done jobs with these keys. If a user's function chooses them: its default."""
-        given = {"claimjobs_keys": keys, **self.record.by(me)}
-        return [Phase("settle", write.compiled.statement, given) for write in self._done]
+        """The statements that settle done jobs with these keys. If a user's function chooses them: its default; without
+        one, all that it may choose.
+        """
+        given, done = {"claimjobs_keys": keys, **self.record.by(me)}, self._done
+        if callable(self._on_done) and self._otherwise is None:
+            done = [write for finish in FINISHES for write in self._table.done.get(finish, ())]
+        return [Phase("settle", write.compiled.statement, given) for write in done]
 
 
 def batch_parameters(owner: int, outcomes: Outcomes) -> dict[str, Any]:

@@ -267,3 +267,11 @@ def test_a_function_that_says_nothing_deletes_no_row_of_a_foreign_table(backend:
     with pytest.raises(DoneUndecided), queue.claim() as batch:
         batch.done()
     assert len(backend.rows("tasks")) == 3
+
+
+def test_what_a_function_without_a_default_may_choose_is_explained(backend: Backend) -> None:
+    foreign(backend, owner())
+    queue = backend.bare_queue("tasks", columns=Columns(status=None), hold="transaction", on_done=lambda *_: "delete")
+    explained = queue.explain()
+    [settle] = [phase.sql for phase in explained.phases if phase.name == "settle"]
+    assert settle.startswith("DELETE FROM")
