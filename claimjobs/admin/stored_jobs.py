@@ -296,16 +296,17 @@ class StoredJobs:
         """Cancel these, and wait for a moment for those that a claim or a settle has locked."""
         roles, dialect, note = self._roles, self._dialect, self._job_rows.note()
         unfinished, lock = statements.unfinished(roles, dialect), statements.lock_unfinished(roles, dialect)
-        cancel = statements.cancel(roles, dialect, self._now, text)
+        cancel, record = statements.cancel(roles, dialect, self._now, text), record_of(self._backend)
         deadline, cancelled, left = time.monotonic() + PATIENCE, set[Key](), list(keys)
         while True:
             for attempt in connector.attempts():
                 with attempt as connection:
-                    record_of(self._backend).take_from_all(connection, left)  # first, as a settle does
+                    record.take_from_all(connection, ())  # it locks what owners hold: first, as a settle does
                     if note is not None:
                         connection.execute(note, {"claimjobs_keys": left})
                     written = keys_for(connection, lock, left)
-                    if written:
+                    if written:  # what another session has locked stays its owner's
+                        record.take_from_all(connection, written)
                         connection.execute(cancel, {"claimjobs_keys": written})
                     others = [key for key in keys_for(connection, unfinished, left) if key not in set(written)]
             cancelled.update(written)

@@ -94,7 +94,9 @@ class ClaimRecord(ABC):
         return set(keys)
 
     def take_from_all(self, connection: sa.Connection, keys: Sequence[Key]) -> None:  # noqa: B027 - the row is written
-        """Take these jobs out of what any owner holds, before the statement that writes their rows."""
+        """Take these jobs out of what any owner holds, before the statement that writes their rows. Without keys, lock
+        what owners hold.
+        """
 
     def seize(self, connection: sa.Connection, owner: int) -> bool:
         """Lock the records of an owner that is declared dead, without a wait; return False if another session has one

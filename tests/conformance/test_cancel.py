@@ -160,6 +160,21 @@ def test_what_an_open_transaction_holds_is_not_cancelled(backend: Backend, monke
     assert states(queue) == {1: "done", 2: "dead"}
 
 
+def test_what_a_stranger_has_locked_is_not_cancelled_and_stays_its_owners(
+    backend: Backend, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("claimjobs.admin.stored_jobs.PATIENCE", 0.2)
+    queue = queue_of(backend, {"claims": "batches"}, 2)
+    batch = queue.claim(2)
+    with backend.engine.connect() as other, other.begin():
+        other.exec_driver_sql("SELECT id FROM jobs WHERE id = 1 FOR UPDATE").all()
+        assert queue.cancel([1, 2]) == [2]
+    batch.done()
+    batch.settle()
+    assert [job.key for job in batch.lost] == [2]
+    assert states(queue) == {1: "done", 2: "dead"}
+
+
 def test_a_settle_that_is_not_committed_is_waited_for(backend: Backend) -> None:
     queue = queue_of(backend, {}, 1)
     with backend.engine.connect() as other, other.begin():
