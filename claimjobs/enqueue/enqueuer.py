@@ -29,7 +29,7 @@ from claimjobs.database.transactions import (
 from claimjobs.dialects import Dialect, Key
 from claimjobs.enqueue.bulk_insert import FEW, BulkInsert
 from claimjobs.enqueue.notifier import Notifier
-from claimjobs.enqueue.rows import Chunk, Row, chunks, misfit
+from claimjobs.enqueue.rows import AT_ONCE, Chunk, Row, chunks, misfit
 from claimjobs.enqueue.unique_key import CHOICES, OnDuplicate, UniqueKey
 from claimjobs.errors import BadArgument, BadRow
 from claimjobs.job import key_of
@@ -180,7 +180,8 @@ class Insert:
         self._connection, self._key, self._doubtful = connection, key, []
         self._bulk = BulkInsert(connection, self._table, self._dialect)
         inserted = 0
-        for found in chunks(rows, self._roles, end_at_bad=self._on_bad is None):
+        most = AT_ONCE if key is None else min(AT_ONCE, key.most)
+        for found in chunks(rows, self._roles, most, end_at_bad=self._on_bad is None):
             if isinstance(found, BadRow):
                 self._tell(found)
             else:

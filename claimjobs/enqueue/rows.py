@@ -50,8 +50,9 @@ class Chunk:
         return Chunk(list(compress(self.numbers, keep)), list(compress(self.rows, keep)))
 
 
-def chunks(rows: Iterable[Any], roles: ColumnRoles, *, end_at_bad: bool) -> Iterator[Chunk | BadRow]:
-    """Rows in their order, in chunks of one shape, which one statement inserts; and each row that does not fit.
+def chunks(rows: Iterable[Any], roles: ColumnRoles, most: float, *, end_at_bad: bool) -> Iterator[Chunk | BadRow]:
+    """Rows in their order, in chunks of one shape, which one statement inserts, of at most so many; and each row that
+    does not fit.
 
     `end_at_bad`: all rows before the first one that does not fit come before it, because one of them may be bad, too.
     """
@@ -64,7 +65,7 @@ def chunks(rows: Iterable[Any], roles: ColumnRoles, *, end_at_bad: bool) -> Iter
         same = (type(row) is dict or isinstance(row, Mapping)) and row.keys() == shape
         misfit, names = (None, reserved) if same else check.columns(row)
         misfit = misfit or check.flaw(row, names)
-        is_full = end_at_bad if misfit else not same or len(alike) == AT_ONCE
+        is_full = end_at_bad if misfit else not same or len(alike) >= most
         if alike and is_full:
             yield Chunk(numbers, alike)
             numbers, alike = [], []

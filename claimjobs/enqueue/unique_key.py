@@ -8,6 +8,7 @@ from typing import Any, Final, Literal, get_args
 
 import sqlalchemy as sa
 
+from claimjobs.database.statement_size import most_keys
 from claimjobs.dialects import Key
 from claimjobs.dialects.types import database_now
 from claimjobs.enqueue.rows import Chunk, Row
@@ -46,6 +47,8 @@ class UniqueKey:
                 raise not_unique_by(roles.name, name)
         self.names, self._how, self._roles, self._dialect = names, on_duplicate, roles, dialect
         self._columns = columns = tuple(roles.table.c[name] for name in names)
+        self.most = most_keys((*roles.key, *columns), dialect)
+        """The most rows of one chunk, whose values are sent to find their jobs."""
         self._indexes = _unique_indexes(connection, roles.table, {column.name for column in columns}, dialect.primary)
         if not self._indexes:
             raise UnfitTable(

@@ -140,6 +140,19 @@ def test_many_long_keys_are_cancelled_and_retried_in_parts(own: Backend) -> None
         small_packets(own, 64 << 20)
 
 
+def test_many_long_unique_values_are_looked_up_in_parts(own: Backend) -> None:
+    own.make(table := job_table("files", sa.MetaData(), sa.Column("name", sa.String(700)), unique="name"))
+    small_packets(own, 1 << 20)
+    try:
+        queue = own.bare_queue(table, bind=own.new_engine())
+        rows = [{"name": f"{number} ".ljust(700, "'")} for number in range(1_000)]
+        assert queue.enqueue(rows[::2], unique="name") == 500
+        assert queue.enqueue(rows, unique="name") == 500
+        assert queue.enqueue(rows, unique="name", on_duplicate="replace") == 1_000
+    finally:
+        small_packets(own, 64 << 20)
+
+
 def test_a_row_that_is_larger_than_a_packet_is_a_bad_row(own: Backend) -> None:
     """And is not sent: the server would close the connection, and the caller's transaction would be gone."""
     if own.family == "postgres":
