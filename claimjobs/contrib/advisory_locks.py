@@ -113,7 +113,7 @@ class AdvisoryJobLocks(JobLocks):
             sa.event.listen(pool, "checkin", _end_if_locked)
         name = f"{self._dialect.table_rules.place(connection, table).schema}.{table.name}"
         locks = connection.info[SESSION_LOCKS] = SessionKeyLocks(
-            self._dialect, name, KeyText(self._roles, connection.dialect)
+            self._dialect, name, KeyText(self._roles, type(connection.dialect)())
         )
         return locks
 
@@ -174,6 +174,7 @@ class KeyText:
     """Writes a key as text, equally for every driver and every description of the table."""
 
     def __init__(self, roles: ColumnRoles, dialect: sa.Dialect) -> None:
+        """`dialect`: one without a driver, so that no value is wrapped for a driver."""
         self._columns = [
             (isinstance(column.type, sa.Uuid), column.type.dialect_impl(dialect).bind_processor(dialect))
             for column in roles.key

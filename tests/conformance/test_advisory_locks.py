@@ -10,6 +10,7 @@ from uuid import UUID
 
 import pytest
 import sqlalchemy as sa
+from sqlalchemy.dialects import mysql
 
 from claimjobs import Columns, Queue
 from claimjobs.contrib.advisory_locks import AdvisoryLocks
@@ -150,6 +151,10 @@ KEYS: dict[str, tuple[sa.types.TypeEngine[Any], list[Any]]] = {
     "uuid": (sa.Uuid(), [UUID(int=number) for number in (1, 2, 3)]),
     "text": (sa.String(20), ["a", "1", 'Ä"\\']),
     "number": (sa.BigInteger(), [-1, 7, 1 << 40]),
+    "bytes": (
+        sa.LargeBinary().with_variant(mysql.VARBINARY(60), "mysql", "mariadb"),
+        [b"with a beginning that is the same for all: " + bytes([n]) for n in (0, 39, 255)],
+    ),
 }
 
 
