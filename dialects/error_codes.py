@@ -129,10 +129,9 @@ class ErrorCodes(Protocol):
         found = self._found(error, Signs(words=self.missing))
         return found[1] if found else None
 
-    def refusing_index(self, error: BaseException, table: str | None = None) -> str | None:
-        """The unique index that an error of `duplicate` is about; None if the error does not name it.
-
-        `table`: None also if it names another table, into which a trigger writes.
+    def refusing_index(self, error: BaseException, table: str) -> str | None:
+        """The unique index of this table that an error of `duplicate` is about. None, or no name of such an index, if
+        the error does not name it, or is about another table, into which a trigger writes.
         """
 
     def _found(self, error: BaseException, signs: Signs) -> re.Match[str] | None:

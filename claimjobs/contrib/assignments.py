@@ -166,7 +166,7 @@ class Assignments:
             except StillLocked:
                 break
             except sa.exc.IntegrityError as error:
-                if self._dialect.errors.refusing_index(error) not in self._ours:
+                if self._dialect.errors.refusing_index(error, self._table.name) not in self._ours:
                     raise
             if rows := self._connector.rows(taken, given):
                 return Assignment("already assigned", dict(rows[0]._mapping))

@@ -106,10 +106,13 @@ class MySQLErrors(ErrorCodes):
         is_other_option = self.code(error) == _AN_OPTION and "read-only" not in words_of(error)
         return None if is_other_option else super().broken_kind(error)
 
-    def refusing_index(self, error: BaseException, table: str | None = None) -> str | None:
-        # 'index', or since MySQL 8.0.19 'table.index'.
-        found = re.search(r" for key '(?:([^']*)\.)?([^']+)'$", words_of(error))
-        return found[2] if found and (table is None or found[1] in (None, table)) else None
+    def refusing_index(self, error: BaseException, table: str) -> str | None:
+        # 'index', or since MySQL 8.0.19 'table.index', where some servers write the name of a table in small letters.
+        found = re.search(r"(?s).* for key '(.+)'$", words_of(error))
+        if found is None:
+            return None
+        place, name = len(table) + 1, found[1]
+        return name[place:] if name[:place].casefold() == f"{table}.".casefold() else name
 
 
 class MariaDBErrors(MySQLErrors):

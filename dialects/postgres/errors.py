@@ -98,9 +98,8 @@ class PostgresErrors(ErrorCodes):
             return "row-level security policy" in words_of(error)
         return str(self.code(error))[:2] in self.bad_row
 
-    def refusing_index(self, error: BaseException, table: str | None = None) -> str | None:
-        is_ours = table is None or _detail(error, "table_name") == table
-        return _detail(error, "constraint_name") if is_ours else None
+    def refusing_index(self, error: BaseException, table: str) -> str | None:
+        return _detail(error, "constraint_name") if _detail(error, "table_name") == table else None
 
 
 def _detail(error: BaseException, name: str) -> str | None:

@@ -354,3 +354,10 @@ def test_what_went_after_the_callers_snapshot_is_not_missed(backend: Backend) ->
             batch.done()
         assert queue.enqueue(visits("bob", "ada", "eve"), mine, unique=KEY) == 2
     assert sorted(there(backend)) == ["ada", "bob", "eve"]
+
+
+def test_the_name_of_an_index_may_have_a_dot(backend: Backend) -> None:
+    """And a value may be as a server's words are."""
+    once, name = sa.Index("once.only", "d", unique=True), " for key 'once'"
+    queue = backend.queue(job_table("notes", sa.MetaData(), sa.Column("d", sa.String(20)), once))
+    assert [queue.enqueue({"d": name}, unique="d") for _ in range(2)] == [1, 0]
