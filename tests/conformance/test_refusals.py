@@ -8,6 +8,7 @@ from typing import Any, Final
 
 import pytest
 import sqlalchemy as sa
+from sqlalchemy.orm import DeclarativeBase
 
 from claimjobs import Queue, Retry, make, side_car_tables
 from claimjobs.claim.candidates import check_that_keys_find
@@ -181,6 +182,30 @@ def test_where_a_transaction_holds_the_jobs_a_refused_row_is_isolated_and_the_ot
     assert sizes[: 4 + (uses == "nothing")] == [8] * (1 + (uses == "nothing")) + [4, 4, 2]
     backend.run("DROP TABLE effects")
     backend.run("DROP TRIGGER refuse" + (" ON jobs" if backend.has("swallowing triggers") else ""))
+
+
+@pytest.mark.parametrize("bad", ["0001", "0002"], ids=["in the middle", "the last"])
+def test_what_a_session_may_not_write_at_the_end_of_a_job_fails_that_job_alone(backend: Backend, bad: str) -> None:
+    """The handler has added it, and not flushed it: so nothing was raised while the job was in work."""
+
+    class Base(DeclarativeBase):
+        pass
+
+    class Effect(Base):
+        __table__ = sa.Table("effects", Base.metadata, sa.Column("d", sa.String(10), primary_key=True))
+
+    queue = filled(backend, 3, hold="transaction", retry=Retry())
+    backend.run(f"CREATE TABLE effects (d VARCHAR(10), CONSTRAINT never CHECK (d <> '{bad}'))")
+    with queue.claim() as batch:
+        session = batch.session()
+        for job in batch:
+            batch.connection.execute(sa.text("INSERT INTO effects VALUES (:d)"), {"d": f"of {job.d}"})
+            session.add(Effect(d=job.d))
+    good = {"0000", "0001", "0002"} - {bad}
+    assert {row["d"] for row in backend.rows("effects")} == {*good, *(f"of {name}" for name in good)}
+    assert left(backend) == {bad: ("unclaimed", 1)}
+    assert "never" in error_of(backend, bad)
+    assert (queue.report.done, queue.report.retried) == (2, 1)
 
 
 @pytest.mark.parametrize("writes", ["the handler", "the settle"])

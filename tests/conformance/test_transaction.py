@@ -478,31 +478,6 @@ def test_a_session_of_the_batch_is_flushed_and_undone_job_by_job(backend: Backen
     assert (effects(backend), left(backend)) == (["0000", "0002", "0003"], ["0001"])
 
 
-@pytest.mark.parametrize("bad", ["0001", "0002"], ids=["in the middle", "the last"])
-def test_what_a_session_may_not_write_at_the_end_of_a_job_fails_that_job_alone(
-    backend: Backend, queue: Queue, bad: str
-) -> None:
-    """The handler has added it, and not flushed it: so nothing was raised while the job was in work."""
-
-    class Base(DeclarativeBase):
-        pass
-
-    class Effect(Base):
-        __table__ = sa.Table("effects", Base.metadata, sa.Column("name", sa.String(20), primary_key=True))
-
-    backend.run(f"ALTER TABLE effects ADD CONSTRAINT never CHECK (name <> '{bad}')")
-    queue.enqueue(jobs(3))
-    with queue.claim() as batch:
-        session = batch.session()
-        for job in batch:
-            batch.connection.execute(sa.insert(EFFECTS), {"name": f"of {job.d}"})
-            session.add(Effect(name=job.d))
-    good = [name for name in ("0000", "0001", "0002") if name != bad]
-    assert (effects(backend), left(backend)) == (sorted([*good, *(f"of {name}" for name in good)]), [bad])
-    assert [(row["attempts"], "never" in row["last_error"]) for row in backend.rows()] == [(1, True)]
-    assert (queue.report.done, queue.report.retried) == (2, 1)
-
-
 def test_a_session_that_is_kept_writes_into_no_other_batch(backend: Backend, queue: Queue) -> None:
     queue.enqueue(jobs(2))
     with queue.claim(1) as batch:
