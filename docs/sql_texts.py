@@ -407,7 +407,7 @@ TEXTS: Final[dict[str, tuple[str, str]]] = {
     ),
     "key left": (
         "Per key, claim: whether an empty claim has to wait",
-        "It counts the keys that are due, or held back, up to a few.",
+        "It counts the keys that are due, or held back with a job that is ready, up to a few.",
     ),
     "key place": (
         "Per key, with a rate: when a key is next",

@@ -98,9 +98,12 @@ class KeyStatements:
 
     @cached_property
     def left(self) -> sa.Select[Any]:
-        """How many key rows are due or held back by a limit or a rate, up to the parameter `claimjobs_rows_wanted`."""
+        """How many key rows are due, or held back while they have a job for this claim, up to the parameter
+        `claimjobs_rows_wanted`.
+        """
         table = self._table
-        rows = sa.select(sa.literal(1)).where(sa.or_(table.c.held_back, table.c.next_at <= self.now)).limit(COUNT)
+        held = sa.and_(table.c.held_back, self._is_ready(self.key, table))
+        rows = sa.select(sa.literal(1)).where(sa.or_(table.c.next_at <= self.now, held)).limit(COUNT)
         return sa.select(sa.func.count()).select_from(rows.subquery("claimjobs_left"))
 
     @property
@@ -228,10 +231,13 @@ class KeyStatements:
         none = ~sa.exists().where(same).correlate(keys)
         asleep = sa.exists().where(same, table.c.next_at > self.now, ~table.c.held_back).correlate(keys)
         found = [keys.c[name] for name in names]
-        first = self._first(self._jobs_of(found)).with_only_columns(self._ready, maintain_column_froms=True)
-        is_ready = first.limit(1).correlate(keys).scalar_subquery() == 1
-        wanted = sa.case((none, 1), (sa.and_(asleep, is_ready), 1), else_=0)
+        wanted = sa.case((none, 1), (sa.and_(asleep, self._is_ready(found, keys)), 1), else_=0)
         return sa.select(*found, wanted.label(WANTED)).order_by(*found)
+
+    def _is_ready(self, key: Sequence[sa.ColumnElement[Any]], rows: sa.FromClause) -> sa.ColumnElement[bool]:
+        """The predicate that the first job of the key in these rows is ready."""
+        first = self._first(self._jobs_of(key)).with_only_columns(self._ready, maintain_column_froms=True)
+        return first.limit(1).correlate(rows).scalar_subquery() == 1
 
     @cached_property
     def appear(self) -> Mapping[bool, sa.Executable]:

@@ -111,6 +111,18 @@ def test_a_drain_does_not_wait_for_the_rate_of_a_key_without_jobs(backend: Backe
     assert done == [1]
 
 
+def test_a_drain_does_not_wait_for_keys_that_are_held_back_and_have_no_job_for_it(backend: Backend) -> None:
+    """Their jobs are those of another predicate, or were cancelled."""
+    queue = mails(backend, PerKey("customer", rate="1/d"), [7, 7, 8])
+    assert len(queue.claim(9, where="customer = 7")) == 1
+    assert queue.claim(9, where="customer = 7").contended
+    eight = "customer = 8"
+    assert [ids(batch) for batch in (queue.claim(9, where=eight), queue.claim(9, where=eight))] == [[3], []]
+    assert not queue.claim(9, where=eight).contended
+    queue.cancel([2])
+    assert not queue.claim(9).contended
+
+
 def test_weights_are_of_keys_as_the_database_compares_them(backend: Backend) -> None:
     """A map has texts, and so has who copies a key from a page."""
     queue = mails(backend, PerKey("customer", weights={"7": 3}), [6] * 60 + [7] * 60)
