@@ -313,18 +313,22 @@ class KeyRowLocks(JobLocks):
         if not key_rows:
             return set()
         rows = connection.execute(self._statements.waiting, {"claimjobs_per_keys": [row.key for row in key_rows]})
-        due = {key: at for key, at in _by_key(rows).items() if at is not None}
-        ended = []
+        first = {key_of(key): (at, now) for *key, at, now in rows if at is not None}
+        due, ended = set[Any](), []
         for row in key_rows:
-            if row.key in due and due[row.key] > row.now:
-                until[row.key] = due.pop(row.key)
-            elif row.key not in due and row.rate_at and row.lead:
+            if row.key in first:
+                at, now = first[row.key]
+                if at > now:
+                    until[row.key] = at
+                else:
+                    due.add(row.key)
+            elif row.rate_at and row.lead:
                 until[row.key] = row.rate_at
-            elif row.key not in due:
+            else:
                 ended.append(row.key)
         if ended:
             connection.execute(self._statements.end, {"claimjobs_keys": ended})
-        return due.keys()
+        return due
 
 
 def _aware(instant: datetime | None) -> Any:

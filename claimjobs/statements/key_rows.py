@@ -198,11 +198,11 @@ class KeyStatements:
     @cached_property
     def waiting(self) -> sa.Select[Any]:
         """When the first job of each of `per_keys` is due, whatever `where`: key, then instant; NULL: no job of it
-        waits.
+        waits. At the end the time, which is also the instant of a job without one.
         """
         first = sa.select(sa.func.min(self.job_rows.due_at(self.now))).select_from(self.source.table)
         mine = first.where(self._jobs_of(self.key), self.job_rows.unclaimed).correlate(self._table).scalar_subquery()
-        rows = sa.select(*self.key, sa.type_coerce(mine, Instant))
+        rows = sa.select(*self.key, sa.type_coerce(mine, Instant), sa.type_coerce(self.now, Instant).label(NOW))
         return rows.where(self.dialect.among_some(self.key, "claimjobs_per_keys"))
 
     # --- keys without a key row --------------------------------------------------------------------------

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from collections import Counter
 from datetime import UTC, datetime, timedelta
+from typing import Any
 
 import pytest
 import sqlalchemy as sa
 
-from claimjobs import PerKey
+from claimjobs import Columns, PerKey, key_tables, make, side_car_tables
 from claimjobs.claim import key_locking, key_search
 from claimjobs.errors import BadArgument
+from claimjobs.table.definitions import shared_tables
 from tests.backends import Backend, Clock
 from tests.conformance.test_per_key import MAILS, ids, mails
 
@@ -121,6 +123,28 @@ def test_a_drain_does_not_wait_for_keys_that_are_held_back_and_have_no_job_for_i
     assert not queue.claim(9, where=eight).contended
     queue.cancel([2])
     assert not queue.claim(9).contended
+
+
+@pytest.mark.parametrize("side_car", [False, True])
+def test_a_drain_ends_beside_other_jobs_that_have_no_instant(backend: Backend, side_car: bool) -> None:
+    """They are due, and not a moment later."""
+    state = sa.Column("state", sa.String(10), nullable=False, server_default="unclaimed")
+    numbers = (sa.Column(name, sa.Integer, nullable=name == "owner") for name in ("customer", "owner"))
+    own = sa.Table("own", sa.MetaData(), sa.Column("id", sa.Integer, primary_key=True), state, *numbers)
+    for name, columns in {"own_found": ("customer", "id"), "own_by_key": ("state", "customer", "id")}.items():
+        sa.Index(name, *(own.c[column] for column in columns))
+    own.create(backend.engine)
+    make(backend.engine, side_car_tables(backend.engine, "own") if side_car else shared_tables())
+    kind: dict[str, Any] = {"side_car": True} if side_car else {"columns": Columns(status="state", owner_id="owner")}
+    make(backend.engine, key_tables(backend.engine, own, ["customer"], **kind))
+    backend.insert("own", [{"id": 1, "customer": 7}, {"id": 2, "customer": 8}])
+    queue = backend.bare_queue(own, per_key=PerKey("customer"), where="customer = 8", on_done="keep", **kind)
+    with queue.claim() as batch:
+        assert ids(batch) == [2]
+        batch.done()
+    found = [queue.claim() for _ in range(3)]
+    assert not any(found)
+    assert not found[-1].contended
 
 
 def test_weights_are_of_keys_as_the_database_compares_them(backend: Backend) -> None:
