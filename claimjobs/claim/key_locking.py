@@ -230,7 +230,7 @@ class KeyRowLocks(JobLocks):
         jobs, suspects = self._lock_some(connection, candidates[:wanted], wanted, marked)
         for job in jobs:
             row_of[job.key].claimed += 1
-        return jobs, suspects
+        return jobs, suspects or bool(jobs and rows[0][-1])  # beside a side-car no row that is locked tells it
 
     def _behind_locked(self, connection: sa.Connection, key_rows: list[KeyRow], size: int, marked: Marked) -> list[Job]:
         """Jobs of keys whose first jobs others have locked: a stranger's transaction may hold them for long. Suspects

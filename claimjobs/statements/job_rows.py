@@ -9,6 +9,7 @@ import sqlalchemy as sa
 
 from claimjobs.statements import stored_jobs
 from claimjobs.statements.claim_rows import by_owner, how_many_jobs
+from claimjobs.statements.find import group_size
 from claimjobs.statements.side_car import SideCarJoin, note, of_jobs, unclaimed, waiting
 from claimjobs.statements.stored_jobs import Predicates
 from claimjobs.table.backend import Backend
@@ -43,6 +44,11 @@ class JobRows:
         """The instant when the unclaimed job of a row of the user's table is due; `now` if nothing says it."""
         run_at = self._roles.run_at
         return now if run_at is None else sa.func.coalesce(run_at, now)
+
+    @property
+    def group_size(self) -> sa.ColumnElement[int]:
+        """The size of the group of suspects of the job of a row of the user's table: see `find.group_size`."""
+        return group_size(self._roles)
 
     @property
     def failed(self) -> sa.ColumnElement[bool]:
@@ -152,6 +158,10 @@ class JobRowsBesideSideCar(JobRows):
         run_at = self._roles.need("run_at", "waiting for a retry")
         mine = self._pair.source.run_at
         return sa.func.coalesce(self._pair.in_claim(run_at), now if mine is None else mine, now)
+
+    @property
+    def group_size(self) -> sa.ColumnElement[int]:
+        return self._pair.group_size
 
     @property
     def failed(self) -> sa.ColumnElement[bool]:

@@ -17,7 +17,7 @@ from claimjobs.dialects import Dialect
 from claimjobs.dialects.types import Instant
 from claimjobs.errors import BadArgument
 from claimjobs.job import values_of
-from claimjobs.statements.find import SUSPECT, Selection, group_size
+from claimjobs.statements.find import SUSPECT, Selection
 from claimjobs.statements.job_rows import JobRows
 from claimjobs.table.key_rows import KeyRows
 from claimjobs.table.roles import ColumnRoles
@@ -185,7 +185,7 @@ class KeyStatements:
         may_be = selection.found if self.held is None else sa.or_(selection.found, self.held)
         due = sa.type_coerce(self.job_rows.due_at(self.now), Instant).label(AT)
         keys = [column.label(f"claimjobs_k{number}") for number, column in enumerate(source.key)]
-        rows = sa.select(*keys, due, self._ready.label(READY), group_size(source).label(SUSPECT))
+        rows = sa.select(*keys, due, self._ready.label(READY), self.job_rows.group_size.label(SUSPECT))
         # Not the planner of every database knows that an index over these columns has the jobs of one key in order.
         same = [column for column in (source.status,) if column is not None]
         order = (*same, *self.key_rows.of_jobs, *selection.order)
