@@ -112,8 +112,7 @@ class KeyRowLocks(JobLocks):
         return LATER if may_be_more else NOTHING
 
     def phases(self, request: ClaimRequest, keys: list[Key]) -> list[Phase]:
-        types = [column.type for column in self._statements.key]
-        key = key_of([UUID(int=0) if isinstance(type_, sa.Uuid) else type_.python_type() for type_ in types])
+        key = key_of([_some_value(column.type) for column in self._statements.key])
         some = {"claimjobs_per_keys": [key]} if self._lateral else parts_of(key)
         return [
             Phase("key rows", self._next[False].statement, {"claimjobs_rows_wanted": request.size}),
@@ -329,6 +328,13 @@ class KeyRowLocks(JobLocks):
         if ended:
             connection.execute(self._statements.end, {"claimjobs_keys": ended})
         return due
+
+
+def _some_value(type_: sa.types.TypeEngine[Any]) -> Any:
+    """A value of a column of a key. None: only a type of the user's makes one."""
+    if isinstance(type_, sa.Uuid):
+        return UUID(int=0) if type_.as_uuid else str(UUID(int=0))
+    return type_.python_type() if isinstance(type_, AS_READ) and not isinstance(type_, sa.Enum) else None
 
 
 def _aware(instant: datetime | None) -> Any:

@@ -268,9 +268,10 @@ def parts_of(key: Any) -> dict[str, Any]:
 
 def _written(value: Any, column: sa.Column[Any]) -> Any:
     """The value of a column that a user has written. Raises BadArgument."""
-    kind = column.type.python_type
+    type_ = column.type
+    kind = UUID if isinstance(type_, sa.Uuid) and type_.as_uuid else int if isinstance(type_, sa.Integer) else None
     try:
-        return kind(value) if isinstance(value, str) and kind in (int, UUID) else value
+        return kind(value) if isinstance(value, str) and kind is not None else value
     except ValueError:
         raise BadArgument(f"per_key weights: {value!r} is no value of column {column.name!r}: correct it") from None
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import enum
 import uuid
 from collections.abc import Sequence
 from typing import Any
@@ -13,6 +14,13 @@ from claimjobs import PerKey, job_table, key_tables, make
 from claimjobs.errors import BadArgument, ClaimsDiffer, ColumnMissing, ColumnUnfit, KeyUnfit, TableMissing
 from tests.backends import Backend
 from tests.conformance.test_per_key import MAILS, finish, mails, mails_with
+
+
+class Parcel(enum.Enum):
+    """Its names are stored."""
+
+    SMALL = "up to 2 kg"
+    LARGE = "up to 20 kg"
 
 
 @pytest.mark.parametrize(
@@ -31,6 +39,24 @@ from tests.conformance.test_per_key import MAILS, finish, mails, mails_with
 def test_keys_of_other_types(backend: Backend, type_: Any, values: Sequence[Any]) -> None:
     table = mails_with(sa.Column("customer", type_, nullable=False))
     _one_of_each(backend, table, ["customer"], [{"customer": value} for value in values for _ in range(3)])
+
+
+@pytest.mark.parametrize(
+    ("type_", "value"),
+    [
+        (sa.Enum(Parcel, native_enum=False, length=20), Parcel.LARGE),
+        pytest.param(sa.Uuid(as_uuid=False), str(uuid.UUID(int=5)), marks=pytest.mark.pair("a driver may have UUIDs")),
+    ],
+    ids=["enum", "uuid as text"],
+)
+def test_claims_of_keys_of_other_types_are_explained(backend: Backend, type_: Any, value: Any) -> None:
+    table = mails_with(sa.Column("customer", type_, nullable=False))
+    backend.make(table)
+    make(backend.engine, key_tables(backend.engine, table, ["customer"]))
+    queue = backend.bare_queue(table, per_key=PerKey("customer", at_most=1, weights={value: 2}))
+    queue.enqueue([{"customer": value}] * 2)
+    assert {"key rows", "claimed", "find", "lock"} <= {phase.name for phase in queue.explain().phases}
+    assert [len(queue.claim()) for _ in range(2)] == [1, 0]
 
 
 def test_keys_of_two_columns(backend: Backend) -> None:
