@@ -166,7 +166,7 @@ class ClaimPlans:
         locking, key_rows = self._locking, self._key_rows(selection)
         if key_rows is not None and self._per_key is not None:
             self._need_index(selection)
-            locking = KeyLocking(self._per_key, key_rows, self._search, sweep or KeySweep(self._sweep.place))
+            locking = KeyLocking(self._per_key, key_rows, self._search, sweep or self._sweep.again())
         backend, record = self._backend, self._record
         marks_at_once = record.names_owner and backend.dialect.claims_in_one_statement and not lock_before_mark
         if marks_at_once and self._may_be_one(selection):

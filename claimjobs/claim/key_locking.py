@@ -88,11 +88,11 @@ class KeyRowLocks(JobLocks):
 
     def lock(self, connection: sa.Connection, request: ClaimRequest, marked: Marked = AS_IT_IS) -> ClaimResult:
         sweep = self._sweep
-        sweep.tried, before = [], sweep.place
+        sweep.begin(fair=self._per_key.fair)
+        sweep.tried = []
         try:
             self._call_again(connection)
             self._search.beside_claims(connection, self._statements)
-            sweep.begin(fair=self._per_key.fair)
             visited, has_searched = self._visit(connection, request.size)
             jobs, suspects = self._lock_jobs(connection, visited, request.size, marked)
             if not (suspects or self._per_key.in_order):
@@ -107,7 +107,7 @@ class KeyRowLocks(JobLocks):
                 may_be_more = connection.scalar(self._statements.left, {"claimjobs_rows_wanted": most + 1}) > most
         except BaseException:  # the transaction is rolled back
             self._search.begin_again()
-            sweep.place, sweep.is_cut = before, False
+            sweep.place, sweep.is_cut = sweep.began, False
             raise
         return LATER if may_be_more else NOTHING
 

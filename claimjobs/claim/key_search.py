@@ -77,6 +77,8 @@ class KeySweep:
 
     place: KeyRow | None = None
     """The next claim begins after this key row; None: at the first."""
+    began: KeyRow | None = None
+    """The last claim began after this one."""
     head_at: float = 0.0
     is_cut: bool = False
     """Whether the last claim has read as many key rows as it may, without a job."""
@@ -93,16 +95,19 @@ class KeySweep:
     tried: list[Key] = field(default_factory=list)
     """The candidates that the last claim has tried to lock."""
 
+    def again(self) -> KeySweep:
+        """A sweep of one claim, which begins where the last claim began."""
+        return KeySweep(self.began, is_cut=True, is_from_head=self.began is None)
+
     def begin(self, *, fair: bool) -> None:
         """Begin the next claim, at the first key row if it is time, or if keys do not take turns."""
-        if self.is_cut:
-            self.is_cut = False
-            return
-        if not fair or time.monotonic() >= self.head_at:
-            self.place, self.head_at = None, time.monotonic() + HEAD
-            self.known.clear()
-        self.is_from_head = self.place is None
-        self.without_job.clear()
+        if not self.is_cut:
+            if not fair or time.monotonic() >= self.head_at:
+                self.place, self.head_at = None, time.monotonic() + HEAD
+                self.known.clear()
+            self.is_from_head = self.place is None
+            self.without_job.clear()
+        self.began, self.is_cut = self.place, False
 
     def learn(self, visited: list[KeyRow], *, suspects: bool) -> None:
         """How many jobs a key gives; and where the next claim begins: at the first key row that is unused."""

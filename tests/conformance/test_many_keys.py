@@ -14,6 +14,7 @@ from claimjobs.claim import key_locking, key_search
 from claimjobs.errors import BadArgument
 from claimjobs.table.definitions import shared_tables
 from tests.backends import Backend, Clock
+from tests.conformance.refusals import refuse_where
 from tests.conformance.test_per_key import MAILS, ids, mails
 
 
@@ -35,6 +36,18 @@ def test_a_job_behind_many_keys_of_other_predicates_is_claimed(backend: Backend,
     backend.run("UPDATE mails SET d = 'mine' WHERE customer = 44")
     claims = [queue.claim(3) for _ in range(8)]
     assert [ids(batch) for batch in claims if batch] == [[45]]
+
+
+@pytest.mark.usefixtures("small_steps")
+@pytest.mark.parametrize("fair", [True, False])
+def test_a_row_that_no_claim_can_take_is_left_behind_many_keys(backend: Backend, fair: bool) -> None:
+    """The claims that search for it begin where the claim began that met it."""
+    queue = mails(backend, PerKey("customer", fair=fair), [*range(45), 44], where="d = 'mine'")
+    backend.insert("mails_keys", [{"customer": customer} for customer in range(45)])
+    backend.run("UPDATE mails SET d = 'mine' WHERE customer = 44")
+    refuse_where(backend, "UPDATE ON mails", "NEW.id = 45", "not this")
+    claims = [queue.claim(3) for _ in range(12)]
+    assert [ids(batch) for batch in claims if batch] == [[46]]
 
 
 @pytest.mark.usefixtures("small_steps")
