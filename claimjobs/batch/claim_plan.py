@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Hashable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cached_property, lru_cache
 from itertools import chain
 from typing import Any, Final
 
@@ -38,6 +38,9 @@ from claimjobs.table.reflection import columns_in_database
 
 KEYED_SLEEP: Final = 60.0
 """With `per_key` an idle owner looks at the first jobs only. If their keys wait, only a claim finds others."""
+
+MOST_SWEEPS: Final = 16
+"""The predicates whose sweeps a Queue keeps: each of its loops may have one, and they claim in turn."""
 
 
 @dataclass
@@ -101,6 +104,7 @@ class ClaimPlans:
         self._record, self._locking, self._per_key = record, locking, per_key
         self._last: ClaimPlan | None = None
         self._search, self._sweep = KeySearch(), KeySweep()
+        self._sweep_of = lru_cache(MOST_SWEEPS)(lambda _where: KeySweep())
         self._has_index = False
         """Whether the index for `per_key` was seen."""
 
@@ -108,7 +112,7 @@ class ClaimPlans:
         """The plan for a predicate. It is built once, but for each claim if a callable gives the predicate."""
         last = self._last
         if last is None or last.where is not where:
-            self._sweep = KeySweep()
+            self._sweep = self._sweep_of(where) if isinstance(where, Hashable) else KeySweep()
         if last is None or last.changes or last.where is not where:
             selection, changes = self.selection(where), self._changes(where)
             ready = job_rows(self._backend, self._now).claimable(selection.ready)

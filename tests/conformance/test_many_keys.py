@@ -39,6 +39,18 @@ def test_a_job_behind_many_keys_of_other_predicates_is_claimed(backend: Backend,
 
 
 @pytest.mark.usefixtures("small_steps")
+def test_jobs_behind_many_keys_are_found_by_two_predicates_in_turn(backend: Backend) -> None:
+    """As two loops of a program claim. Each goes on where its own last claim ended."""
+    queue, found = mails(backend, PerKey("customer"), range(45)), list[int]()
+    backend.insert("mails_keys", [{"customer": customer} for customer in range(45)])
+    backend.run("UPDATE mails SET d = 'mine' WHERE customer = 44")
+    backend.run("UPDATE mails SET d = 'yours' WHERE customer = 43")
+    for where in ["d = 'mine'", "d = 'yours'"] * 8:
+        found += ids(queue.claim(3, where=where))
+    assert sorted(found) == [44, 45]
+
+
+@pytest.mark.usefixtures("small_steps")
 @pytest.mark.parametrize("fair", [True, False])
 def test_a_row_that_no_claim_can_take_is_left_behind_many_keys(backend: Backend, fair: bool) -> None:
     """The claims that search for it begin where the claim began that met it."""
