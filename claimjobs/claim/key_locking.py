@@ -226,7 +226,8 @@ class KeyRowLocks(JobLocks):
         if not rows:
             return [], False
         candidates, wanted = first_group(rows, size)
-        jobs, suspects = self._lock_some(connection, candidates[:wanted], wanted, marked)
+        row_of = {job: row_of[job] for job in candidates[:wanted]}
+        jobs, suspects = self._lock_some(connection, row_of, wanted, marked)
         for job in jobs:
             row_of[job.key].claimed += 1
         return jobs, suspects or bool(jobs and rows[0][-1])  # beside a side-car no row that is locked tells it
@@ -243,17 +244,29 @@ class KeyRowLocks(JobLocks):
                 break
             found = self._candidates(connection, [row], BEHIND)
             candidates = [job for _, (job, _, _, group_size) in found if not group_size]
-            further, suspects = self._lock_some(connection, candidates, wanted, marked) if candidates else ([], False)
+            if not candidates:
+                continue
+            further, suspects = self._lock_some(connection, dict.fromkeys(candidates, row), wanted, marked)
             if not suspects:
                 row.claimed = len(further)
                 jobs += further
         return jobs
 
     def _lock_some(
-        self, connection: sa.Connection, candidates: list[Key], size: int, marked: Marked
+        self, connection: sa.Connection, row_of: Mapping[Key, KeyRow], size: int, marked: Marked
     ) -> tuple[list[Job], bool]:
-        self._sweep.tried += candidates
-        return self._lock.jobs(connection, candidates, size, marked)
+        """Lock some candidates, each of which has its key row here. Those are left whose key is another one since they
+        were found: with "replace" an enqueue may change it. What is claimed of that key was not counted.
+        """
+        self._sweep.tried += row_of
+        jobs, suspects = self._lock.jobs(connection, list(row_of), size, marked)
+        names = [column.name for column in self._statements.key]
+        keys = {job.key: key_of([job[name] for name in names]) for job in jobs}
+        if doubtful := [key for key, found in keys.items() if found != row_of[key].key]:  # or in another spelling
+            width = len(names)
+            rows = connection.execute(self._statements.key_of_jobs, {"claimjobs_keys": doubtful})
+            keys |= {key_of(row[width:]): key_of(row[:width]) for row in rows}
+        return [job for job in jobs if keys[job.key] == row_of[job.key].key], suspects
 
     def _rows(self, connection: sa.Connection, read: CompiledStatement, given: Mapping[str, Any]) -> Sequence[Any]:
         if self._as_read and not (read is self._jobs and self._per_key.waits):  # then it reads an instant, too

@@ -205,6 +205,12 @@ class KeyStatements:
         rows = sa.select(*self.key, sa.type_coerce(mine, Instant), sa.type_coerce(self.now, Instant).label(NOW))
         return rows.where(self.dialect.among_some(self.key, "claimjobs_per_keys"))
 
+    @cached_property
+    def key_of_jobs(self) -> sa.Select[Any]:
+        """For each of the jobs `keys` its key as the key row has it, then the job's own key."""
+        rows = sa.select(*self.key, *self.source.key).where(self.key_rows.same)
+        return rows.where(self.dialect.among(self.source.key, "claimjobs_keys"))
+
     # --- keys without a key row --------------------------------------------------------------------------
 
     @cached_property

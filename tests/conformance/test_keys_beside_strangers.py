@@ -12,6 +12,7 @@ import sqlalchemy as sa
 from claimjobs import PerKey
 from claimjobs.claim.key_locking import MOST_BEHIND
 from tests.backends import Backend
+from tests.conformance.jobs import before_the_lock
 from tests.conformance.test_per_key import KINDS, MAILS, finish, ids, mails
 
 
@@ -61,3 +62,16 @@ def test_jobs_in_order_wait_for_the_stranger_who_has_the_first_one_locked(backen
     with stranger_locks(backend, [1]):
         assert not queue.claim(10)
     assert ids(queue.claim(10)) == [1]
+
+
+@KINDS
+def test_a_job_whose_key_changes_before_it_is_locked_keeps_to_the_limit_of_the_new_one(
+    backend: Backend, kind: dict[str, Any]
+) -> None:
+    """An enqueue by "replace" may do that."""
+    queue = mails(backend, PerKey("customer", at_most=1), [8, 7], kind, bind=backend.new_engine())
+    first = queue.claim(1, where="customer = 8")
+    with before_the_lock(queue.engine, "mails", lambda: backend.run("UPDATE mails SET customer = 8 WHERE id = 2")):
+        assert not queue.claim(10)
+    finish(first)
+    assert ids(queue.claim(10)) == [2]
