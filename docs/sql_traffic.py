@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections import Counter
 from dataclasses import dataclass, field
@@ -234,9 +235,12 @@ def _go_on(queue: Queue) -> None:
             break
     with queue.claim(SIZE) as batch:
         batch.done()
-    for size in (SIZE, ROWS, ROWS) * 2:  # after a place, and from the head; twice, because a pause ends the first
+    for size in (SIZE, ROWS, ROWS):  # after a place, and from the head
+        cursor: Any = hold_of(queue)._range._cursor
+        cursor._head_at = math.inf  # no claim begins at the head because it is time
         with queue.claim(size) as batch:
             batch.done() if size == SIZE else batch.release()
+    cursor._head_at = 0.0
 
 
 def _claim_per_batch(queue: Queue) -> None:

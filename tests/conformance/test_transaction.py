@@ -15,7 +15,7 @@ from sqlalchemy.orm import DeclarativeBase, Session, registry
 
 from claimjobs import Batch, Queue
 from claimjobs.batch.open_transaction import BatchTransaction
-from claimjobs.errors import BatchMisused, BatchRolledBack, NoOpenTransaction
+from claimjobs.errors import BatchMisused, BatchRolledBack
 from claimjobs.table.definitions import OWNER_TABLE
 from tests.backends import Backend
 from tests.conformance.connections import joined
@@ -71,20 +71,6 @@ def test_several_batches_are_open_at_once(backend: Backend, queue: Queue) -> Non
     first.done()
     first.settle()
     assert left(backend) == []
-
-
-def test_a_batch_says_that_it_holds_its_jobs_until_it_is_over(backend: Backend, queue: Queue) -> None:
-    queue.enqueue(jobs(3))
-    first, second = queue.claim(1), queue.claim(1)
-    assert first.holds(first[0])
-    first.connection.rollback()  # which a handler must not do
-    assert not first.holds(first[0])
-    with pytest.raises(NoOpenTransaction):
-        first.settle()
-    queue.stop(timeout=0)
-    backend.wait_for(lambda: not second.holds(second[0]), "the deadline of the stop is over")
-    with pytest.raises(BatchRolledBack):
-        second.settle()
 
 
 def test_several_threads_claim_at_once(backend: Backend, queue: Queue) -> None:

@@ -21,6 +21,20 @@ def queue(backend: Backend) -> Queue:
     return queue_with_effects(backend)
 
 
+def test_a_batch_says_that_it_holds_its_jobs_until_it_is_over(backend: Backend, queue: Queue) -> None:
+    queue.enqueue(jobs(3))
+    first, second = queue.claim(1), queue.claim(1)
+    assert first.holds(first[0])
+    first.connection.rollback()  # which a handler must not do
+    assert not first.holds(first[0])
+    with pytest.raises(NoOpenTransaction):
+        first.settle()
+    queue.stop(timeout=0)
+    backend.wait_for(lambda: not second.holds(second[0]), "the deadline of the stop is over")
+    with pytest.raises(BatchRolledBack):
+        second.settle()
+
+
 # --- the server or the connection ends it ------------------------------------------------------------------
 
 
