@@ -366,8 +366,13 @@ class Backend:
     def end_sessions(self) -> None:
         """End every session of this database, as an administrator would; its own engine makes new ones."""
         self.engine.dispose()
+        ended = self._session_numbers()
         self._database.end_sessions()
-        self.wait_for(lambda: not self.sessions(), "all sessions end")
+        # A program that was waiting for the end of its session may have a new one already.
+        self.wait_for(lambda: not ended & self._session_numbers(), "all sessions end")
+
+    def _session_numbers(self) -> set[str]:
+        return {session.partition(" ")[0] for session in self.sessions()}
 
     def interrupt(self, session: int) -> None:
         """End the statement that a session runs, not the session, as an administrator would."""

@@ -76,11 +76,6 @@ EXPLAINED: Final[dict[tuple[str, str, str], str]] = {
         "if (key in outcomes.done):",
     ): "Of each done job of a batch it is known how it was claimed.",
     (
-        "dialects/postgres/errors.py",
-        'is_ours = table is None or _detail(error, "table_name") == table',
-        "is_ours = (table is None)",
-    ): "Postgres leaves out what the table's own index refuses: an index that refuses a row there is another's.",
-    (
         "dialects/sessions.py",
         "return connection.scalar(self.zone) in _UTC_NAMES",
         "return None",
