@@ -60,7 +60,7 @@ class JobResult:
 
     job: Job
     state: JobState
-    """What became of it: docs/testing.md describes each word."""
+    """What became of it."""
     error: str | None = None
     """What is stored as its last error, if it failed."""
     retry_in: float | None = None

@@ -113,8 +113,7 @@ class OpenTransaction(Connector):
         try:
             yield
         except sa.exc.SQLAlchemyError as error:
-            is_open = self._transaction is not None and self._transaction.is_active
-            if but_of_a_row and is_open and is_of_a_row(error, self._dialect):
+            if but_of_a_row and self.is_open and is_of_a_row(error, self._dialect):
                 raise
             # A DBAPIError may mean that the connection broke. Then the server ended the transaction, not the handler.
             self._ended = self._ended or (self._was_ended and not isinstance(error, sa.exc.DBAPIError))

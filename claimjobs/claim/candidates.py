@@ -5,10 +5,8 @@ The SQL of the search is in `claimjobs.statements.find`.
 
 from __future__ import annotations
 
-import math
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from itertools import islice
+from collections.abc import Mapping, Sequence
 from typing import Any, Final, Generic, TypeVar
 
 import sqlalchemy as sa
@@ -211,10 +209,3 @@ def examined_of(candidates: list[Key], jobs: Sequence[Job], size: int) -> int:
         return len(candidates)
     places = {key: place for place, key in enumerate(candidates, 1)}
     return max(places[job.key] for job in jobs)
-
-
-def cut(keys: Iterable[Key], size: float) -> Iterator[list[Key]]:
-    """The keys in their order, in lists of `size`."""
-    rest = iter(keys)
-    while some := list(rest if size == math.inf else islice(rest, int(size))):
-        yield some

@@ -14,7 +14,6 @@ from claimjobs.claim.candidates import (
     CursorStatement,
     at_most,
     check_keys,
-    cut,
     examined_of,
     first_group,
     first_locked_group,
@@ -24,7 +23,7 @@ from claimjobs.claim.record import ClaimRecord
 from claimjobs.claim.row_reader import AS_IT_IS, Marked, RowReader
 from claimjobs.claim.strategy import NOTHING, ClaimRequest, ClaimResult, ClaimStrategy, Phase
 from claimjobs.database.compiled_statement import CompiledStatement
-from claimjobs.database.statement_size import most_keys
+from claimjobs.database.statement_size import cut, most_keys
 from claimjobs.dialects import Key
 from claimjobs.job import Job, key_of, with_claim
 from claimjobs.options import HOLDS, HoldKind

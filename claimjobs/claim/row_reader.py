@@ -80,7 +80,7 @@ class RowReader:
         """Whether the row has no job: an outer join leaves the columns of the job NULL."""
         return row[self._places[self._roles.key[0].name][0]] is None
 
-    def has_suspects(self, rows: Iterable[Sequence[Any]]) -> bool:
+    def has_suspects(self, rows: Sequence[Sequence[Any]]) -> bool:
         """Whether any row is a suspect. The first of joined columns is read without splitting the text."""
         suspect = self._roles.suspect
         if suspect is None:

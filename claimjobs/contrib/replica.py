@@ -18,12 +18,12 @@ from typing import Any, Final
 
 import sqlalchemy as sa
 
-from claimjobs.claim.candidates import cut
 from claimjobs.claim.locking import FindThenLock, JobLocks, Locking
 from claimjobs.claim.row_reader import AS_IT_IS, Marked
 from claimjobs.claim.strategy import ClaimRequest, ClaimResult, Phase
 from claimjobs.database.connect import engine_of, open_connection
 from claimjobs.database.error_translation import raised_as_sqlalchemy_does, reason
+from claimjobs.database.statement_size import cut
 from claimjobs.dialects import Key
 from claimjobs.dialects.types import Instant, database_now
 from claimjobs.errors import ClaimjobsError, CrossedFork, ServerUnreachable

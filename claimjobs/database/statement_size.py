@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
+from itertools import islice
 from typing import Any, Final
 
 import sqlalchemy as sa
 
-from claimjobs.dialects import Dialect
+from claimjobs.dialects import Dialect, Key
 
 MOST_BYTES: Final = 500_000
 """About the most bytes of errors, of results and of keys in one statement. The limit of a server is 1 MB or more."""
@@ -70,3 +71,10 @@ def most_keys(columns: Sequence[sa.ColumnElement[Any]], dialect: Dialect) -> flo
     # A character is escaped in JSON, and then in the statement: four bytes, at worst seven.
     size = 20 * len(columns) + sum(4 * min(type_.length or LONGEST_KEY, LONGEST_KEY) for type_ in texts)
     return max(1, MOST_BYTES // size)
+
+
+def cut(keys: Iterable[Key], size: float) -> Iterator[list[Key]]:
+    """The keys in their order, in lists of `size`."""
+    rest = iter(keys)
+    while some := list(rest if size == math.inf else islice(rest, int(size))):
+        yield some

@@ -9,10 +9,9 @@ from typing import Any, Final, Literal, NamedTuple
 
 import sqlalchemy as sa
 
-from claimjobs.claim.candidates import cut
 from claimjobs.claim.record import ClaimRecord
 from claimjobs.database.compiled_statement import CompiledStatement
-from claimjobs.database.statement_size import MOST_BYTES, bytes_of, check_size, most_keys
+from claimjobs.database.statement_size import MOST_BYTES, bytes_of, check_size, cut, most_keys
 from claimjobs.dialects import Key
 from claimjobs.errors import BadArgument, ColumnMissing, WriteSwallowed
 from claimjobs.job import key_of
@@ -83,10 +82,11 @@ class OutcomeTable(ABC):
         """The statements that keep done jobs with these values of other columns, each with its parameters. Raises
         StatementError for values of a job that are too large to be sent.
         """
+        sizes = {key: sum(map(bytes_of, given.values())) for key, given in columns.items()}
+        check_size(connection, self.dialect, max(sizes.values(), default=0))
         alike: defaultdict[tuple[str, ...], dict[Key, int]] = defaultdict(dict)
         for key, given in columns.items():
-            alike[tuple(sorted(given))][key] = size = sum(map(bytes_of, given.values()))
-            check_size(connection, self.dialect, size)
+            alike[tuple(sorted(given))][key] = sizes[key]
         for keys in (some for each in alike.values() for some in _cut_by_size(each)):
             for write in self.keep_with({key: columns[key] for key in keys}):
                 yield write, {"claimjobs_keys": keys}

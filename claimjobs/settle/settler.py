@@ -12,9 +12,9 @@ from typing import Any, Final, Literal, NamedTuple
 import sqlalchemy as sa
 
 from claimjobs.callables import unfinished
-from claimjobs.claim.candidates import cut
 from claimjobs.claim.strategy import Phase
 from claimjobs.database.connection import Connector
+from claimjobs.database.statement_size import cut
 from claimjobs.dialects import Key
 from claimjobs.errors import BadArgument, DoneUndecided, StatementTimedOut, key_unequal
 from claimjobs.job import Job, claim_of, key_of

@@ -67,12 +67,12 @@ def encoded(
     `last`: a number at the end, which `last_of` reads.
     """
     plain, joined = ([column if of is None else of.c[column.key] for column in part] for part in read)
-    sent = [(column, dialect.encoded(column)) for column in plain]
-    # An ORDER BY of the user's that names a column must not find its other form.
-    labels = [str(column.name) if other is column else SENT.format(i) for i, (column, other) in enumerate(sent)]
-    columns = [
-        sa.type_coerce(other, sa.types.NullType()).label(label) for (_, other), label in zip(sent, labels, strict=True)
-    ]
+    columns: list[sa.ColumnElement[Any]] = []
+    for i, column in enumerate(plain):
+        sent = dialect.encoded(column)
+        # An ORDER BY of the user's that names a column must not find its other form.
+        label = column.name if sent is column else SENT.format(i)
+        columns.append(sa.type_coerce(sent, sa.types.NullType()).label(label))
     end = [] if last is None else [last]
     if not joined:
         return [*columns, *end]
