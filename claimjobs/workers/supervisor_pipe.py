@@ -8,6 +8,7 @@ import os
 import threading
 import time
 import zlib
+from collections import deque
 from collections.abc import Collection, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -119,8 +120,9 @@ class SupervisorPipe:
         """`worker` has `stop(timeout)`, `drain()` and `stopping`, for any thread."""
         self._pipe = pipe
         self._worker = worker
-        self._sending = threading.RLock()
-        """The garbage collector may run while a message is sent, and what it destroys may log: asyncio does so."""
+        self._unsent: deque[Message] = deque()
+        self._in_use = threading.RLock()
+        self._is_sending = False
         self._may_cancel = False
         self.died = False
         """Whether the supervisor has died, or its pipe cannot be read."""
@@ -132,9 +134,21 @@ class SupervisorPipe:
         self._worker.stop()
 
     def send(self, message: Message) -> None:
-        """Send a message. Errors are ignored: where the supervisor is gone, `listen` ends this process."""
-        with suppress(OSError), shielded(), self._sending:
-            self._pipe.send(message)
+        """Send a message. Errors are ignored: where the supervisor is gone, `listen` ends this process.
+
+        The garbage collector may run while a message is sent, and what it destroys may log: asyncio does so. What is
+        logged then is sent after that message, which may be written in two parts.
+        """
+        with suppress(OSError), shielded(), self._in_use:
+            self._unsent.append(message)
+            if self._is_sending:
+                return
+            self._is_sending = True
+            try:
+                while self._unsent:
+                    self._pipe.send(self._unsent.popleft())
+            finally:
+                self._is_sending = False
 
     @contextmanager
     def ends_at_once(self) -> Iterator[None]:

@@ -32,7 +32,7 @@ class Collects:
         return str, ("sent",)
 
 
-def test_what_is_logged_by_the_garbage_collector_in_the_middle_of_a_message_is_sent() -> None:
+def test_what_is_logged_by_the_garbage_collector_in_the_middle_of_a_message_is_sent_after_it() -> None:
     ours, theirs = multiprocessing.Pipe()
     supervisor = SupervisorPipe(theirs, None)
     log.addHandler(LogToSupervisor(supervisor, "text"))
@@ -41,4 +41,4 @@ def test_what_is_logged_by_the_garbage_collector_in_the_middle_of_a_message_is_s
         sender.start()
         sender.join(20)
         assert not sender.is_alive()
-        assert [ours.recv()["msg"], ours.recv()["message"]] == ["it was destroyed", "sent"]
+        assert [ours.recv()["message"], ours.recv()["msg"]] == ["sent", "it was destroyed"]
