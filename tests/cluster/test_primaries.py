@@ -89,7 +89,7 @@ def test_claims_that_only_lock_are_refused_on_every_member(
     for member in primaries.members:
         queue = queue_to(member, **UNSAFE[way])
         for begin in (queue.check, queue.claim):
-            with pytest.raises(ServerUnfit, match="^hold='transaction' and claims='batches' cannot work"):
+            with pytest.raises(ServerUnfit, match=r"^hold='transaction' and claims='batches' cannot work"):
                 begin()
     options = [word for name, value in UNSAFE[way].items() for word in (f"--{name}", value)]
     ended = claimjobs("start-processing", "tests.process.work:fine", *options, "--url", primaries.together.url)
