@@ -1,6 +1,11 @@
 """claimjobs: claim jobs in batches from the table you already have, on MySQL 8+ and Postgres.
 
 `Queue` is the front door; `job_table` makes a table of jobs with a payload of your own.
+
+The way of a job is that of the folders: `enqueue`, `claim`, `batch`, `settle`; `lease` has what becomes of it if its
+consumer dies. `queue` is the interface to them, and `workers` runs it in processes. Below are `statements` (all SQL),
+`table` (columns and states), `database` (connections), and `dialects` (what differs between databases). The
+`__init__.py` of each folder says which file does what.
 """
 
 from importlib import import_module
