@@ -43,7 +43,9 @@ class State:
         return self.columns_say(state)
 
     def columns_say(self, state: str) -> sa.ColumnElement[bool]:
-        """The predicate of a row whose columns express this state."""
+        """The predicate of a row whose columns express this state: of no row, if they cannot."""
+        if state not in self.can:
+            return sa.false()
         predicates = [] if self.column is None else [self.column == self._value(state)]
         if self.owner is not None and self._is_shared(state):
             predicates.append(self.owner.is_not(None) if state == CLAIMED else self.owner.is_(None))
@@ -82,7 +84,7 @@ class State:
     def distinguishing_columns(self) -> Sequence[sa.ColumnElement[Any]]:
         """The columns to group rows by their state."""
         column = () if self.column is None else (self.column,)
-        shared = self.owner is not None and any(self._is_shared(state) for state in STATES)
+        shared = self.owner is not None and any(map(self._is_shared, self.can))
         return (*column, self.owner.is_(None)) if shared and self.owner is not None else column
 
     @cached_property

@@ -47,6 +47,13 @@ def test_the_guard_is_the_status_and_the_owner() -> None:
     assert str(roles_of(article_table()).mine) == "jobs.status = :status_1 AND jobs.owner_id = :claimjobs_me"
 
 
+def test_a_state_that_no_row_can_express_is_that_of_no_row() -> None:
+    """Not that of unclaimed jobs, whose value such a state would have otherwise."""
+    only_owner = roles_of(table("id", "owner_id")).state
+    assert str(only_owner.columns_say("claimed")) == "orders.owner_id IS NOT NULL"
+    assert str(only_owner.columns_say("dead")) == str(only_owner.columns_say("done")) == "false"
+
+
 @pytest.mark.parametrize("role", ["status", "owner_id"])
 def test_a_role_that_every_claim_needs(role: str) -> None:
     columns = [name for name in ("id", "status", "owner_id") if name != role]
