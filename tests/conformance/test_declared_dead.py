@@ -193,4 +193,5 @@ def test_a_job_that_waits_when_its_owner_is_declared_dead_is_not_done(backend: B
             gate.set()
             backend.wait_for(backend.someone_waits_for_a_lock, "the jobs that wait are settled, without a handler")
         backend.wait_for(lambda: done(backend) == {"done": 3}, "all are done in the end")
+        backend.wait_for(lambda: owner_row(backend, before) is None, "the row of the dead owner is deleted")
     assert {"0001", "0002"} <= set(begun), "each by a handler"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import sqlalchemy as sa
@@ -144,8 +145,10 @@ def test_a_side_car_in_another_schema_has_its_owners_there_and_all_that_a_queue_
     made = claimjobs("setup-tables", "--url", backend.url, "--map", str(described)).out
     assert made.count(f"{schema}.") == made.count(": made") == 4
     assert not sa.inspect(backend.engine).has_table(OWNER_TABLE)
-    queue, other = (still(backend.bare_queue("orders", side_car=named, retry=Retry(attempts=1))) for _ in range(2))
-    away = still(backend.bare_queue(f"{home(backend)}.orders", bind=abroad, side_car="orders_claims"))
+    lives = Liveness(lease=300)  # without a heartbeat
+    here: dict[str, Any] = {"side_car": named, "retry": Retry(attempts=1), "liveness": lives}
+    queue, other = (still(backend.bare_queue("orders", **here)) for _ in range(2))
+    away = still(backend.bare_queue(f"{home(backend)}.orders", bind=abroad, side_car="orders_claims", liveness=lives))
     assert [seen.id for seen in away.stats().owners] == [queue.owner_id, other.owner_id, away.owner_id]
     queue.check()
     with queue.claim(3) as batch:
