@@ -176,8 +176,8 @@ class OverviewReader:
             owners, _ = owners_of(connection, backend)
         if paused is None:
             paused = read_pause(connection, backend)[0] is not None
-        ripe = rows.claimable(backend.source.ripe(self._now))
-        first = stored_jobs.first_waiting(backend.source, self._unclaimed, order, self._now, ripe=ripe)
+        due = rows.due(backend.source.run_at_passed(self._now))
+        first = stored_jobs.first_waiting(backend.source, self._unclaimed, order, self._now, due=due)
         waiting = connection.execute(first, upper).one()
         failed = sa.select(sa.func.count()).select_from(self._worst_failed().subquery())
         lives = Counter(owner.life for owner in owners or ())

@@ -115,8 +115,8 @@ class ClaimPlans:
             self._sweep = self._sweep_of(where) if isinstance(where, Hashable) else KeySweep()
         if last is None or last.changes or last.where is not where:
             selection, changes = self.selection(where), self._changes(where)
-            ready = job_rows(self._backend, self._now).claimable(selection.ready)
-            selection = replace(selection, ready=ready)
+            due = job_rows(self._backend, self._now).due(selection.due)
+            selection = replace(selection, due=due)
             strategy = self.strategy(selection, sweep=self._sweep)
             keys = self._key_rows(selection)
             self._last = last = ClaimPlan(
@@ -220,9 +220,9 @@ class ClaimPlans:
         in_sweeps = bool(self._sweep_order) and self._where is None and where is None
         order = self._sweep_order if in_sweeps else order_of(self._order_by, source, dialect.lexis)
         # A row whose key cannot be read would stop each claim that finds it, and all rows beside it.
-        ready = sa.and_(source.due(self._now), *dialect.readable(source.key), *predicates)
+        due = sa.and_(source.due(self._now), *dialect.readable(source.key), *predicates)
         return Selection(
-            ready,
+            due,
             order,
             state=source.state,
             in_sweeps=in_sweeps,
@@ -256,7 +256,7 @@ class ClaimPlans:
         selection = self.selection(where)
         order = selection.order if ordered else ()
         with connected(self._engine) as connection:
-            connection.execute(sa.select(*self._backend.source.key).where(selection.ready).order_by(*order).limit(0))
+            connection.execute(sa.select(*self._backend.source.key).where(selection.due).order_by(*order).limit(0))
 
     @contextmanager
     def understood(self, where: Where) -> Iterator[None]:

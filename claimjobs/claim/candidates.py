@@ -153,12 +153,12 @@ def key_not_unique(table: str) -> KeyUnfit:
 
 
 def check_that_keys_find(connection: sa.Connection, backend: Backend, selection: Selection) -> None:
-    """Read the keys of some rows that are ready, then the rows by these keys. It locks nothing.
+    """Read the keys of some rows that are due, then the rows by these keys. It locks nothing.
 
     Raises KeyUnfit for rows that are there before and after, and are not found by their own key.
     """
     source = backend.source
-    first = sa.select(*source.key).where(selection.found).order_by(*selection.order).limit(SOME)
+    first = sa.select(*source.key).where(selection.candidate).order_by(*selection.order).limit(SOME)
     keys = [key_of(row) for row in connection.execute(first)]
     if not keys:
         return

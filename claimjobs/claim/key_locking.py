@@ -189,10 +189,10 @@ class KeyRowLocks(JobLocks):
                 row.allowed, row.is_full = min(row.allowed, left), left <= 0
             if pace is not None:
                 row.allowed = min(row.allowed, int(pace.burst - row.lead / pace.interval + 1e-6))
-        for row, (job, due, ready, group_size) in self._candidates(connection, key_rows):
+        for row, (job, due_at, is_due, group_size) in self._candidates(connection, key_rows):
             row.found_none = False
-            if not ready:
-                row.waits_until = row.waits_until or due
+            if not is_due:
+                row.waits_until = row.waits_until or due_at
             elif row.waits_until is None and len(row.jobs) < row.allowed:
                 row.jobs.append((job, group_size))
             else:
@@ -201,8 +201,8 @@ class KeyRowLocks(JobLocks):
     def _candidates(
         self, connection: sa.Connection, key_rows: list[KeyRow], each: int = 1
     ) -> Iterator[tuple[KeyRow, Any]]:
-        """For each of the first jobs of these keys: its key row; its key, when it is due, whether it is ready, and the
-        size of its group. `each`: at least so many of a key. It is one statement, or one for each key.
+        """For each of the first jobs of these keys: its key row; its key, when it is due, whether it is due now, and
+        the size of its group. `each`: at least so many of a key. It is one statement, or one for each key.
         """
         by_key = {row.key: row for row in key_rows}
         one_more = self._per_key.pace is not None  # a key without a further job is not held back by its rate
@@ -210,12 +210,12 @@ class KeyRowLocks(JobLocks):
         if self._lateral:
             width = len(self._statements.key)
             for found in self._rows(connection, self._jobs, {"claimjobs_per_keys": list(by_key), **most}):
-                *job, due, ready, group_size = found[width:]
-                yield by_key[key_of(found[:width])], (key_of(job), due, ready, group_size)
+                *job, due_at, is_due, group_size = found[width:]
+                yield by_key[key_of(found[:width])], (key_of(job), due_at, is_due, group_size)
             return
         for row in key_rows:
-            for *job, due, ready, group_size in self._rows(connection, self._jobs, {**parts_of(row.key), **most}):
-                yield row, (key_of(job), due, ready, group_size)
+            for *job, due_at, is_due, group_size in self._rows(connection, self._jobs, {**parts_of(row.key), **most}):
+                yield row, (key_of(job), due_at, is_due, group_size)
 
     def _lock_jobs(
         self, connection: sa.Connection, key_rows: list[KeyRow], size: int, marked: Marked

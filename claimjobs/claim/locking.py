@@ -45,7 +45,7 @@ class JobLocks(ABC):
     def lock(self, connection: sa.Connection, request: ClaimRequest, marked: Marked = AS_IT_IS) -> ClaimResult:
         """Lock jobs for a request. `marked`: values that the caller will write into the jobs; the jobs show them.
 
-        The jobs must be ready after they were locked: others may have claimed or settled some of the candidates before.
+        The jobs must be due after they were locked: others may have claimed or settled some of the candidates before.
         With hold="lease" their rows must be locked until the transaction ends: the caller writes its id into them, and
         only a row lock keeps another consumer from claiming them between the check and the commit.
         """
@@ -206,22 +206,22 @@ class RecheckedLocks(JobLocks):
         self._locks = locks
         self.keyset_order, self.is_lazy = locks.keyset_order, locks.is_lazy
         # As a statement of its own it sees what was committed in other tables before the locks were taken.
-        source, ready = backend.source, sa.select(*backend.source.key).where(selection.ready)
-        self._still_ready = backend.dialect.restrict_to_keys(ready, source.key, source.key_index)
+        source, due = backend.source, sa.select(*backend.source.key).where(selection.due)
+        self._still_due = backend.dialect.restrict_to_keys(due, source.key, source.key_index)
 
     def lock(self, connection: sa.Connection, request: ClaimRequest, marked: Marked = AS_IT_IS) -> ClaimResult:
         locked = self._locks.lock(connection, request, marked)
         if not locked.jobs:
             return locked
         given = {"claimjobs_keys": [job.key for job in locked.jobs]}
-        ready = set(map(key_of, connection.execute(self._still_ready, given)))
-        jobs = [job for job in locked.jobs if job.key in ready]
+        due = set(map(key_of, connection.execute(self._still_due, given)))
+        jobs = [job for job in locked.jobs if job.key in due]
         # If some are gone there may be more: the next claim goes on from the same place.
         found = locked.found if len(jobs) == len(locked.jobs) else max(request.limit, locked.found)
         return locked._replace(jobs=jobs, found=found)
 
     def phases(self, request: ClaimRequest, keys: list[Key]) -> list[Phase]:
-        return [*self._locks.phases(request, keys), Phase("check again", self._still_ready, {"claimjobs_keys": keys})]
+        return [*self._locks.phases(request, keys), Phase("check again", self._still_due, {"claimjobs_keys": keys})]
 
 
 class SideCarLocks(JobLocks):

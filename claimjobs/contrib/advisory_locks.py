@@ -62,7 +62,7 @@ class AdvisoryJobLocks(JobLocks):
         self._rows = RowReader(backend.roles, backend.dialect)
         # It runs after the jobs were locked, and so reads what was committed between the search and the locks.
         among = backend.dialect.among(backend.roles.key, "claimjobs_keys")
-        jobs = sa.select(*self._rows.columns).where(among, selection.ready)
+        jobs = sa.select(*self._rows.columns).where(among, selection.due)
         self._recheck = CompiledStatement(backend.dialect.by_key(jobs, backend.roles.key_index))
         self._behind_pooler = behind_pooler
 

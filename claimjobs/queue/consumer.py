@@ -102,7 +102,7 @@ class Consumer:
             on_done,
             otherwise=self.access.default_finish if callable(on_done) else None,
             still_due=still_due,
-            ready=None if still_due is None else self.plans.selection(None).ready,
+            due=None if still_due is None else self.plans.selection(None).due,
         )
 
     @cached_property

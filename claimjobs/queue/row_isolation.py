@@ -121,9 +121,9 @@ class RowIsolation:
         if self._plans.tried:
             return [*self._plans.tried[:most]]
         source, selection = self._access.backend.source, plan.selection
-        found = sa.select(*source.key).where(selection.found).order_by(*selection.order)
+        found = sa.select(*source.key).where(selection.candidate).order_by(*selection.order)
         with self._access.connected_in_utc() as connection:
-            connection.execute(sa.select(*source.table.columns).where(selection.found).limit(0))
+            connection.execute(sa.select(*source.table.columns).where(selection.candidate).limit(0))
             try:
                 return [key_of(row) for row in connection.execute(found.limit(most))]
             except sa.exc.DBAPIError as failed:
@@ -135,7 +135,7 @@ class RowIsolation:
         """The plan for these rows alone."""
         key = self._access.backend.source.key
         among = key[0].in_(keys) if len(key) == 1 else sa.tuple_(*key).in_(keys)
-        selection = replace(plan.selection, ready=sa.and_(plan.selection.ready, among), in_sweeps=False)
+        selection = replace(plan.selection, due=sa.and_(plan.selection.due, among), in_sweeps=False)
         return replace(plan, selection=selection, strategy=self._plans.strategy(selection), divisible=len(keys) > 1)
 
     def _leave(self, alone: dict[Key, Exception]) -> None:

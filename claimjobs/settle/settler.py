@@ -50,17 +50,17 @@ class Settler:
         *,
         otherwise: Finish | None = None,
         still_due: StillDueRows | None = None,
-        ready: sa.ColumnElement[bool] | None = None,
+        due: sa.ColumnElement[bool] | None = None,
     ) -> None:
         """`on_done`: None if no done jobs are settled. `otherwise`: what happens if a function returns None.
 
-        `still_due`, `ready`: with "leave", the rows that are still due, and the predicate that finds them.
+        `still_due`, `due`: with "leave", the rows that are still due, and the predicate that finds them.
         """
         if on_done == "keep":
             table.roles.need_state(DONE, "keeping done jobs")
         self._table, self.record = table, table.record
         self._on_done, self._otherwise = on_done, otherwise
-        self._still_due, self._ready = still_due, ready
+        self._still_due, self._due = still_due, due
         usual = otherwise if callable(on_done) else on_done
         self._done: Sequence[OutcomeWrite] = () if usual is None else table.done[usual]
         """The statements for done jobs. If a user's function chooses them: its default."""
@@ -132,9 +132,9 @@ class Settler:
             reached = write.compiled.count(connection, {**values, **self.record.by(me)})
             if reached < len(keys) and self._table.must_reach(connection, write, reached, keys):
                 short.update(keys)
-        if self._still_due is not None and self._ready is not None:
+        if self._still_due is not None and self._due is not None:
             for keys in cut(outcomes.done, self._table.many):
-                self._still_due.find(connection, keys, self._ready)
+                self._still_due.find(connection, keys, self._due)
         return short
 
     def _writes(self, connection: sa.Connection, outcomes: Outcomes) -> Iterator[tuple[OutcomeWrite, dict[str, Any]]]:

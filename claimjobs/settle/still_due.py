@@ -41,10 +41,10 @@ class StillDueRows:
         """True for rows that this Queue may still claim. The keys are read each time it is sent."""
         return all_but(self._roles, "claimjobs_left", self._keys)
 
-    def find(self, connection: sa.Connection, done: Sequence[Key], ready: sa.ColumnElement[bool]) -> None:
-        """Find the done rows that are still `ready`, in the settle's transaction, and report them."""
+    def find(self, connection: sa.Connection, done: Sequence[Key], due: sa.ColumnElement[bool]) -> None:
+        """Find the done rows that are still `due`, in the settle's transaction, and report them."""
         roles = self._roles
-        found = sa.select(*roles.key).where(ready).order_by(*roles.key)
+        found = sa.select(*roles.key).where(due).order_by(*roles.key)
         # A locking read sees rows as they are now; a plain one may see an older snapshot.
         locked = self._dialect.restrict_to_keys(found, roles.key, roles.key_index).with_for_update(of=roles.table)
         keys = [roles.key_in(row) for row in connection.execute(locked, {"claimjobs_keys": list(done)}).mappings()]

@@ -86,11 +86,11 @@ def last_of(row: Sequence[Any]) -> int:
 
 
 def lock(roles: ColumnRoles, dialect: Dialect, selection: Selection, read: Parts) -> sa.Select[Any]:
-    """Lock the first `size` of the `candidates` that nobody else has locked and that are still ready.
+    """Lock the first `size` of the `candidates` that nobody else has locked and that are still due.
 
     The recheck is needed: between the phases another consumer may have claimed a candidate and committed.
     """
-    jobs = sa.select(*encoded(read, dialect)).where(selection.ready)
+    jobs = sa.select(*encoded(read, dialect)).where(selection.due)
     picked = dialect.only_candidates(jobs, roles.key, selection.order, roles.key_index)
     return free_ones(picked.limit(SIZE), roles)
 
@@ -104,7 +104,7 @@ def find_and_lock(roles: ColumnRoles, dialect: Dialect, selection: Selection, re
     keys = [found.c[column.key].label(KEY.format(i)) for i, column in enumerate(roles.key)]
     place = sa.func.row_number().over().label(PLACE)
     candidate = sa.select(*keys, found.c[SUSPECT], place).subquery("candidate")
-    wanted = sa.select(*encoded(read, dialect, last=candidate.c[PLACE])).where(selection.ready)
+    wanted = sa.select(*encoded(read, dialect, last=candidate.c[PLACE])).where(selection.due)
     joined = candidate.join(roles.table, same_key(roles, candidate))
     return dialect.lock_in_order(wanted, joined, SIZE, roles.key_index)
 

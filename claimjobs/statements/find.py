@@ -30,10 +30,10 @@ same WHERE, may name its columns without the table."""
 AFTER: Final = "claimjobs_after_{}"
 """The parameters of a place in the order, after which a claim begins."""
 
-READY: Final = "claimjobs_ready"
-"""The last column of a place: 1 if its job is ready."""
+DUE: Final = "claimjobs_ready"
+"""The last column of a place: 1 if its job is due."""
 TAIL: Final = 1_000
-"""How many unclaimed jobs are read from the end, to find one that is ready."""
+"""How many unclaimed jobs are read from the end, to find one that is due."""
 
 SIZE: Final = sa.bindparam("claimjobs_size", type_=sa.Integer)
 """How many jobs are wanted."""
@@ -52,8 +52,8 @@ COMPARISONS: Final = (operators.eq, operators.lt, operators.le, operators.gt, op
 class Selection:
     """What may be claimed, in which order, and after which place in it. `batch.claim_plan.ClaimPlans` makes it."""
 
-    ready: sa.ColumnElement[bool]
-    """The predicate of a row that is unclaimed and due by its columns, and meets the user's predicates."""
+    due: sa.ColumnElement[bool]
+    """The predicate of a job that is due by its columns, and meets the user's predicates. It may be in a claim row."""
     order: Sequence[sa.ColumnElement[Any]]
     after: Sequence[sa.ColumnElement[bool]] = ()
     """The rows after the place, as ranges that follow one another in the order. Empty: all rows."""
@@ -64,14 +64,14 @@ class Selection:
     in_sweeps: bool = False
     """Whether any order will do. Then each consumer begins at a random place of this order: see `Sweep`."""
     predicates: Sequence[sa.ColumnElement[bool]] = ()
-    """The user's part of `ready`, whether a job is due or not."""
+    """The user's part of `due`, whether a job is due or not."""
     reads_other_rows: bool = False
     """Whether the predicate has a subquery: see `RecheckedLocks`."""
 
     @property
-    def found(self) -> sa.ColumnElement[bool]:
-        """The predicate of a candidate."""
-        return sa.and_(self.ready, self.state.free(self.place))
+    def candidate(self) -> sa.ColumnElement[bool]:
+        """The predicate of a candidate: a job that is due, and in no claim row."""
+        return sa.and_(self.due, self.state.free(self.place))
 
 
 @dataclass(frozen=True)
@@ -121,27 +121,27 @@ def keyset_order_of(selection: Selection) -> KeysetOrder | None:
         column, falls = column_of(term)
         if column is None or not isinstance(column.type, EXACT) or isinstance(column.type, INEXACT):
             return None
-        if column.nullable and column not in set(_never_null(selection.ready)):
+        if column.nullable and column not in set(_never_null(selection.due)):
             return None
         falling.setdefault(column, falls)
     return KeysetOrder(falling, selection.in_sweeps) if falling else None
 
 
-def _never_null(ready: Any) -> Iterator[sa.ColumnElement[Any]]:
+def _never_null(predicate: Any) -> Iterator[sa.ColumnElement[Any]]:
     """The columns that are NULL in no row for which a predicate holds, as far as its parts show."""
-    if isinstance(ready, Grouping):
-        yield from _never_null(ready.element)
-    elif isinstance(ready, BooleanClauseList) and ready.operator is operators.and_:
-        for part in ready.clauses:
+    if isinstance(predicate, Grouping):
+        yield from _never_null(predicate.element)
+    elif isinstance(predicate, BooleanClauseList) and predicate.operator is operators.and_:
+        for part in predicate.clauses:
             yield from _never_null(part)
-    elif isinstance(ready, BinaryExpression):
-        is_named = ready.operator is operators.is_not and isinstance(ready.right, Null)
-        if is_named or ready.operator in COMPARISONS:
-            yield from (ready.left, ready.right)
+    elif isinstance(predicate, BinaryExpression):
+        is_named = predicate.operator is operators.is_not and isinstance(predicate.right, Null)
+        if is_named or predicate.operator in COMPARISONS:
+            yield from (predicate.left, predicate.right)
 
 
 def find(roles: ColumnRoles, selection: Selection) -> sa.Select[Any]:
-    """The first `limit` jobs that are ready, in order: their keys, then the sizes of their groups of suspects."""
+    """The first `limit` jobs that are due, in order: their keys, then the sizes of their groups of suspects."""
     rows = sa.select(*roles.key, group_size(roles).label(SUSPECT))
     return one_after_another([part.limit(LIMIT) for part in in_order(rows, selection)], LIMIT)
 
@@ -153,7 +153,7 @@ def group_size(roles: ColumnRoles) -> sa.ColumnElement[int]:
 
 def in_order(rows: sa.Select[Any], selection: Selection) -> list[sa.Select[Any]]:
     """The rows of a selection, in order: a statement for each of its ranges, for `one_after_another`."""
-    found = rows.where(selection.found).order_by(*selection.order)
+    found = rows.where(selection.candidate).order_by(*selection.order)
     return [found.where(part) for part in selection.after] or [found]
 
 
@@ -168,18 +168,18 @@ def one_after_another(parts: Sequence[sa.Select[Any]], limit: sa.ColumnElement[i
 
 
 def ends(roles: ColumnRoles, selection: Selection) -> sa.Select[Any]:
-    """The places of the first and the last job that is ready, for an order of columns, and 1.
+    """The places of the first and the last job that is due, for an order of columns, and 1.
 
     The last one is searched for among the last `TAIL` that are unclaimed: there may be many that are not due. If none
-    of these is ready, the place is that of the very last, and a 0 follows.
+    of these is due, the place is that of the very last, and a 0 follows.
     """
     columns = [column.label(column.name) for column in selection.order]
     falling = [column.desc() for column in selection.order]
-    is_ready = sa.case((selection.ready, 1), else_=0).label(READY)
+    is_due = sa.case((selection.due, 1), else_=0).label(DUE)
     unclaimed = roles.state.columns_say(UNCLAIMED)
-    tail = sa.select(*columns, is_ready).where(unclaimed).order_by(*falling).limit(TAIL).subquery("claimjobs_tail")
-    first = sa.select(*columns, sa.literal(1).label(READY)).where(selection.ready).order_by(*selection.order).limit(1)
-    last = sa.select(tail).order_by(tail.c[READY].desc(), *(tail.c[column.name].desc() for column in columns)).limit(1)
+    tail = sa.select(*columns, is_due).where(unclaimed).order_by(*falling).limit(TAIL).subquery("claimjobs_tail")
+    first = sa.select(*columns, sa.literal(1).label(DUE)).where(selection.due).order_by(*selection.order).limit(1)
+    last = sa.select(tail).order_by(tail.c[DUE].desc(), *(tail.c[column.name].desc() for column in columns)).limit(1)
     return sa.select(sa.union_all(*(sa.select(one.subquery()) for one in (first, last))).subquery())
 
 

@@ -31,9 +31,9 @@ class JobRows:
         """The predicates of a row with a state, if the job's row in the user's table meets all these."""
         return where
 
-    def claimable(self, ready: sa.ColumnElement[bool]) -> sa.ColumnElement[bool]:
-        """The predicate of a row of the user's table that is ready, and whose job may be claimed now."""
-        return ready
+    def due(self, due: sa.ColumnElement[bool]) -> sa.ColumnElement[bool]:
+        """The predicate of a row of the user's table that is `due`, and whose job does not wait by the side-car."""
+        return due
 
     @property
     def unclaimed(self) -> sa.ColumnElement[bool]:
@@ -139,8 +139,8 @@ class JobRowsBesideSideCar(JobRows):
     def meeting(self, where: Predicates) -> Predicates:
         return (of_jobs(self._pair, where),)
 
-    def claimable(self, ready: sa.ColumnElement[bool]) -> sa.ColumnElement[bool]:
-        return sa.and_(ready, self._pair.group_size >= 0)  # a failed job waits by the run_at of the side-car
+    def due(self, due: sa.ColumnElement[bool]) -> sa.ColumnElement[bool]:
+        return sa.and_(due, self._pair.group_size >= 0)
 
     @property
     def unclaimed(self) -> sa.ColumnElement[bool]:

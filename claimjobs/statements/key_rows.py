@@ -29,7 +29,7 @@ EACH: Final = sa.bindparam("claimjobs_each", type_=sa.Integer)
 AT: Final = "claimjobs_next_at"
 NOW: Final = "claimjobs_now"
 HELD: Final = "claimjobs_held_back"
-READY: Final = "claimjobs_is_ready"
+DUE: Final = "claimjobs_is_ready"
 """1; or 0 for a failed job for which the later ones of its key wait."""
 FIRST: Final = "claimjobs_first"
 WEIGHT: Final = "claimjobs_weight"
@@ -102,18 +102,18 @@ class KeyStatements:
         `claimjobs_rows_wanted`.
         """
         table = self._table
-        held = sa.and_(table.c.held_back, self._is_ready(self.key, table))
+        held = sa.and_(table.c.held_back, self._first_is_due(self.key, table))
         rows = sa.select(sa.literal(1)).where(sa.or_(table.c.next_at <= self.now, held)).limit(COUNT)
         return sa.select(sa.func.count()).select_from(rows.subquery("claimjobs_left"))
 
     @property
     def is_due(self) -> sa.ColumnElement[Any]:
-        """A scalar that is NULL if no key is due, and a search would find none among the first jobs that are ready."""
+        """A scalar that is NULL if no key is due, and a search would find none among the first jobs that are due."""
         table, jobs = self._table, self.key_rows.of_jobs
         due = sa.select(sa.literal(1)).where(table.c.next_at <= self.now).order_by(table.c.next_at).limit(1)
-        first = sa.select(*jobs).where(self.selection.found).order_by(*jobs, *self.selection.order).limit(SOME)
-        ready = first.select_from(self.source.table).subquery("claimjobs_ready")
-        found = self._missing(sa.select(ready).distinct().subquery("claimjobs_found")).subquery("claimjobs_wanted")
+        first = sa.select(*jobs).where(self.selection.candidate).order_by(*jobs, *self.selection.order).limit(SOME)
+        due_jobs = first.select_from(self.source.table).subquery("claimjobs_ready")
+        found = self._missing(sa.select(due_jobs).distinct().subquery("claimjobs_found")).subquery("claimjobs_wanted")
         new = sa.select(sa.literal(1)).select_from(found).where(found.c[WANTED] == 1).limit(1)
         return sa.func.coalesce(due.scalar_subquery(), new.scalar_subquery())
 
@@ -170,7 +170,7 @@ class KeyStatements:
 
     def jobs(self) -> sa.Select[Any]:
         """The first `each` jobs of each of `per_keys`: that key, the job's key, when it is due, whether it is
-        ready, and the size of its group of suspects. It needs a database that `has_lateral`.
+        due now, and the size of its group of suspects. It needs a database that `has_lateral`.
         """
         found = self._first(self._jobs_of(self.key)).limit(EACH).correlate(self._table).lateral(FIRST)
         rows = sa.select(*self.key, *found.c).select_from(self._table.join(found, sa.true()))
@@ -182,18 +182,18 @@ class KeyStatements:
 
     def _first(self, which: sa.ColumnElement[bool]) -> sa.Select[Any]:
         source, selection = self.source, self.selection
-        may_be = selection.found if self.held is None else sa.or_(selection.found, self.held)
-        due = sa.type_coerce(self.job_rows.due_at(self.now), Instant).label(AT)
+        may_be = selection.candidate if self.held is None else sa.or_(selection.candidate, self.held)
+        due_at = sa.type_coerce(self.job_rows.due_at(self.now), Instant).label(AT)
         keys = [column.label(f"claimjobs_k{number}") for number, column in enumerate(source.key)]
-        rows = sa.select(*keys, due, self._ready.label(READY), self.job_rows.group_size.label(SUSPECT))
+        rows = sa.select(*keys, due_at, self._due.label(DUE), self.job_rows.group_size.label(SUSPECT))
         # Not the planner of every database knows that an index over these columns has the jobs of one key in order.
         same = [column for column in (source.status,) if column is not None]
         order = (*same, *self.key_rows.of_jobs, *selection.order)
         return rows.select_from(source.table).where(which, may_be).order_by(*order)
 
     @property
-    def _ready(self) -> sa.ColumnElement[int]:
-        return sa.literal(1) if self.held is None else sa.case((self.selection.ready, 1), else_=0)
+    def _due(self) -> sa.ColumnElement[int]:
+        return sa.literal(1) if self.held is None else sa.case((self.selection.due, 1), else_=0)
 
     @cached_property
     def waiting(self) -> sa.Select[Any]:
@@ -237,12 +237,12 @@ class KeyStatements:
         none = ~sa.exists().where(same).correlate(keys)
         asleep = sa.exists().where(same, table.c.next_at > self.now, ~table.c.held_back).correlate(keys)
         found = [keys.c[name] for name in names]
-        wanted = sa.case((none, 1), (sa.and_(asleep, self._is_ready(found, keys)), 1), else_=0)
+        wanted = sa.case((none, 1), (sa.and_(asleep, self._first_is_due(found, keys)), 1), else_=0)
         return sa.select(*found, wanted.label(WANTED)).order_by(*found)
 
-    def _is_ready(self, key: Sequence[sa.ColumnElement[Any]], rows: sa.FromClause) -> sa.ColumnElement[bool]:
-        """The predicate that the first job of the key in these rows is ready."""
-        first = self._first(self._jobs_of(key)).with_only_columns(self._ready, maintain_column_froms=True)
+    def _first_is_due(self, key: Sequence[sa.ColumnElement[Any]], rows: sa.FromClause) -> sa.ColumnElement[bool]:
+        """The predicate that the first job of the key in these rows is due."""
+        first = self._first(self._jobs_of(key)).with_only_columns(self._due, maintain_column_froms=True)
         return first.limit(1).correlate(rows).scalar_subquery() == 1
 
     @cached_property

@@ -244,13 +244,13 @@ def check(
 
 
 def work(source: ColumnRoles, selection: Selection) -> sa.ColumnElement[Any]:
-    """NULL if no job is ready.
+    """NULL if no job is due.
 
     It has the order of a claim, so that the planner uses the claim index. Without an order the planner may read the
     whole table, which can be long and hold only done jobs.
     """
-    first = sa.select(sa.literal(1)).select_from(source.table).where(selection.found).order_by(*selection.order)
-    return first.limit(1).scalar_subquery()
+    first = sa.select(sa.literal(1)).select_from(source.table).where(selection.candidate)
+    return first.order_by(*selection.order).limit(1).scalar_subquery()
 
 
 def wake(owners: sa.Table, dialect: Dialect, inserted: str | None = None) -> sa.Select[Any]:

@@ -111,12 +111,12 @@ def waiting(pair: SideCarJoin, of_queue: Predicates) -> sa.Select[Any]:
 
     A failed job waits by the side-car.
     """
-    jobs, mine, ripe, oldest, now = counts(pair.source, pair.now, of_queue)
+    jobs, mine, due, oldest, now = counts(pair.source, pair.now, of_queue)
     run_at = pair.claims.need("run_at", "waiting for a retry")
-    is_ripe = of_jobs(pair, [pair.source.ripe(pair.now), *of_queue])
-    later = sa.select(sa.func.count()).where(pair.claims.state.columns_say(UNCLAIMED), run_at > pair.now, is_ripe)
+    passed = of_jobs(pair, [pair.source.run_at_passed(pair.now), *of_queue])
+    later = sa.select(sa.func.count()).where(pair.claims.state.columns_say(UNCLAIMED), run_at > pair.now, passed)
     name = sa.literal(UNCLAIMED).label("claimjobs_state")
-    columns = (jobs, mine, (ripe.element - later.scalar_subquery()).label("due"), oldest, now, name)
+    columns = (jobs, mine, (due.element - later.scalar_subquery()).label("due"), oldest, now, name)
     return sa.select(*columns).select_from(pair.source.table).where(unclaimed(pair))
 
 

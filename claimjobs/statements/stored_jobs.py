@@ -46,7 +46,7 @@ def counts(roles: ColumnRoles, now: sa.ColumnElement[Any], of_queue: Predicates)
 
     mine = sa.func.count(where_mine(sa.literal_column("1")))
     oldest = sa.null() if roles.run_at is None else sa.func.min(where_mine(roles.run_at))
-    due = sa.func.count(where_mine(sa.case((roles.ripe(now), 1))))
+    due = sa.func.count(where_mine(sa.case((roles.run_at_passed(now), 1))))
     labels = {"jobs": sa.func.count(), "mine": mine, "due": due, "oldest": oldest, "now": now}
     return tuple(expression.label(label) for label, expression in labels.items())
 
@@ -58,7 +58,7 @@ def retries(roles: ColumnRoles, now: sa.ColumnElement[Any], *where: sa.ColumnEle
     run_at = roles.need("run_at", "waiting for a retry")
     failed = [column > 0 for column in roles.failure_counts]
     waits = sa.case((run_at > now, run_at))
-    due = sa.func.count(sa.case((roles.ripe(now), 1)))
+    due = sa.func.count(sa.case((roles.run_at_passed(now), 1)))
     columns = (sa.func.count(waits).label("jobs"), sa.func.min(waits).label("next"), due.label("due"), now.label("now"))
     return sa.select(*columns).where(roles.state.is_(UNCLAIMED), sa.or_(sa.false(), *failed), *where)
 
@@ -69,16 +69,15 @@ def first_waiting(
     order: Sequence[sa.ColumnElement[Any]],
     now: sa.ColumnElement[Any],
     *,
-    ripe: sa.ColumnElement[bool],
+    due: sa.ColumnElement[bool],
 ) -> sa.Select[Any]:
-    """One row: `jobs` (unclaimed rows, at most `limit`); how many of these are `due`, because they are `ripe`; `oldest`
-    (their first run_at, if any), `now`.
+    """One row: `jobs` (unclaimed rows, at most `limit`); how many of these are `due`; `oldest` (their
+    first run_at, if any), `now`.
 
     The order is that of a claim, so that the claim index finds these rows, and the other rows are not read.
     """
     run_at = sa.null() if source.run_at is None else source.run_at
-    due = sa.case((ripe, 1))
-    first = sa.select(run_at.label("run_at"), due.label("due")).select_from(source.table).where(unclaimed)
+    first = sa.select(run_at.label("run_at"), sa.case((due, 1)).label("due")).select_from(source.table).where(unclaimed)
     found = first.order_by(*order).limit(LIMIT).subquery("claimjobs_first")
     columns = (sa.func.count().label("jobs"), sa.func.count(found.c.due).label("due"))
     return sa.select(*columns, sa.func.min(found.c.run_at).label("oldest"), now.label("now")).select_from(found)

@@ -83,7 +83,7 @@ class ColumnRoles:
     def due(self, now: sa.ColumnElement[Any]) -> sa.ColumnElement[bool]:
         """The predicate of a row whose job may be claimed at the instant `now`, if it is `free`."""
         named = [column.is_not(None) for column in self.key if column.nullable]
-        return sa.and_(self.state.columns_say(UNCLAIMED), self.ripe(now), *named)
+        return sa.and_(self.state.columns_say(UNCLAIMED), self.run_at_passed(now), *named)
 
     @property
     def free(self) -> sa.ColumnElement[bool]:
@@ -96,7 +96,7 @@ class ColumnRoles:
         by_rows = StateByClaimRows(state.column, state.values, state.owner, claim_rows=rows)
         return replace(self, state=by_rows, claim_rows=rows)
 
-    def ripe(self, now: sa.ColumnElement[Any]) -> sa.ColumnElement[bool]:
+    def run_at_passed(self, now: sa.ColumnElement[Any]) -> sa.ColumnElement[bool]:
         """The predicate that `run_at` is not in the future. Without the column that is always so."""
         run_at = self.run_at
         if run_at is None:

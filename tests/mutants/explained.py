@@ -37,8 +37,8 @@ EXPLAINED: Final[dict[tuple[str, str, str], str]] = {
     ): "Two that lock the same rows in the same order do not deadlock; those that do are tried again.",
     (
         "claimjobs/statements/owners.py",
-        "first = sa.select(sa.literal(1)).select_from(source.table).where(selection.found).order_by(*selection.order)",
-        "first = sa.select(sa.literal(2)).select_from(source.table).where(selection.found).order_by(*selection.order)",
+        "first = sa.select(sa.literal(1)).select_from(source.table).where(selection.candidate)",
+        "first = sa.select(sa.literal(2)).select_from(source.table).where(selection.candidate)",
     ): "What it is does not matter, as long as it is not NULL.",
     (
         "dialects/sessions.py",
