@@ -51,7 +51,7 @@ class Dialect:
     """One SELECT can join candidates to the table and lock only the table's rows, in the candidates' order. It needs
     FOR UPDATE OF."""
     locks_in_order: ClassVar[bool] = False
-    """`ORDER BY ... LIMIT n FOR UPDATE SKIP LOCKED` locks the first n free rows, and no other row that it sorts."""
+    """`ORDER BY ... LIMIT n FOR UPDATE SKIP LOCKED` locks the first n unlocked rows, and no other row that it sorts."""
     compares_rows: ClassVar[bool] = False
     """A comparison of rows, `(a, b) > (1, 2)`, is the place in an index where the search begins."""
     guesses_owners: ClassVar[bool] = False

@@ -145,8 +145,8 @@ class Overfetch:
     """How many candidates to read for each job that is wanted.
 
     Consumers that read the same candidates try to lock the same rows. With ten consumers and no over-fetch, nine of ten
-    claims get nothing. With candidates for a few batches each finds free ones. The factor doubles when a claim gets too
-    few jobs, is four times as large when it gets none, and falls to a little above what full claims needed.
+    claims get nothing. With candidates for a few batches each finds unlocked ones. The factor doubles when a claim gets
+    too few jobs, is four times as large when it gets none, and falls to a little above what full claims needed.
     """
 
     LARGEST = 32

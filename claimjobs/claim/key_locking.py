@@ -38,7 +38,7 @@ settle and its call nobody does."""
 MOST_ROWS: Final = 1_000
 """Key rows that one claim reads. If none of them has a job for it, the next claim goes on behind them."""
 BEHIND: Final = 1_000
-"""Jobs of a key among which a free one is searched for, if others have locked the first ones."""
+"""Jobs of a key among which an unlocked one is searched for, if others have locked the first ones."""
 MOST_BEHIND: Final = 10
 """Keys for which one claim does that."""
 NEARLY: Final = 5
@@ -131,8 +131,8 @@ class KeyRowLocks(JobLocks):
             return
         self._sweep.held_back = []
         claimed = _by_key(self._rows(connection, self._count, {"claimjobs_per_keys": keys}))
-        if free := [key for key in keys if claimed.get(key, 0) < limit]:
-            connection.execute(self._statements.call, {"claimjobs_keys": free})
+        if below := [key for key in keys if claimed.get(key, 0) < limit]:
+            connection.execute(self._statements.call, {"claimjobs_keys": below})
 
     def _visit(self, connection: sa.Connection, size: int) -> tuple[list[KeyRow], bool]:
         """Lock key rows, one page after the other, until their keys have enough candidates. Also whether keys without a
@@ -220,7 +220,7 @@ class KeyRowLocks(JobLocks):
     def _lock_jobs(
         self, connection: sa.Connection, key_rows: list[KeyRow], size: int, marked: Marked
     ) -> tuple[list[Job], bool]:
-        """Lock those of the candidates that are still free. Suspects are claimed alone, as elsewhere."""
+        """Lock those of the candidates that are still due and unlocked. Suspects are claimed alone, as elsewhere."""
         row_of = {job: row for row in key_rows for job, _ in row.jobs}
         rows = [(*values_of(job), group_size) for row in key_rows for job, group_size in row.jobs]
         if not rows:

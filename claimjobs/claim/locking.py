@@ -29,7 +29,7 @@ from claimjobs.job import Job, key_of, with_claim
 from claimjobs.options import HOLDS, HoldKind
 from claimjobs.statements.claim import find_and_lock, last_of, lock, lock_first
 from claimjobs.statements.find import SIZE, KeysetOrder, Selection
-from claimjobs.statements.side_car import SideCarJoin, free
+from claimjobs.statements.side_car import SideCarJoin, recheck
 from claimjobs.table.backend import Backend
 
 
@@ -102,7 +102,7 @@ class TwoPhases(ClaimStrategy):
 
 
 class CandidateLock:
-    """Phase 2 as a statement of its own: it locks those of some candidates that are still free."""
+    """Phase 2 as a statement of its own: it locks those of some candidates that are still due and unlocked."""
 
     def __init__(self, backend: Backend, selection: Selection, known: Sequence[str]) -> None:
         self._roles, self.most_keys = backend.roles, most_keys(backend.roles.key, backend.dialect)
@@ -112,8 +112,8 @@ class CandidateLock:
     def jobs(
         self, connection: sa.Connection, candidates: Sequence[Key], size: int, marked: Marked
     ) -> tuple[list[Job], bool]:
-        """The first jobs that are free, at most `size`; and whether they are suspects. It is sent again only if there
-        are more candidates than one statement may have.
+        """The first jobs that it could lock, at most `size`; and whether they are suspects. It is sent again only if
+        there are more candidates than one statement may have.
         """
         locked: list[Any] = []
         for some in cut(candidates, self.most_keys):
@@ -156,7 +156,7 @@ class FindThenLock(JobLocks):
         *,
         taken: Collection[Key] = (),
     ) -> ClaimResult:
-        """Lock those of the candidates that are still free. `rows`: of a search. `taken`: keys that are not free."""
+        """Lock those of the candidates that are still due. `rows`: of a search. `taken`: the keys that others have."""
         candidates, size = first_group(rows, request.size)
         jobs, suspects = self._lock.jobs(connection, [key for key in candidates if key not in taken], size, marked)
         end = self._finder.end(connection, request) if not jobs and len(rows) >= request.limit else None
@@ -207,21 +207,21 @@ class RecheckedLocks(JobLocks):
         self.keyset_order, self.is_lazy = locks.keyset_order, locks.is_lazy
         # As a statement of its own it sees what was committed in other tables before the locks were taken.
         source, due = backend.source, sa.select(*backend.source.key).where(selection.due)
-        self._still_due = backend.dialect.restrict_to_keys(due, source.key, source.key_index)
+        self._recheck = backend.dialect.restrict_to_keys(due, source.key, source.key_index)
 
     def lock(self, connection: sa.Connection, request: ClaimRequest, marked: Marked = AS_IT_IS) -> ClaimResult:
         locked = self._locks.lock(connection, request, marked)
         if not locked.jobs:
             return locked
         given = {"claimjobs_keys": [job.key for job in locked.jobs]}
-        due = set(map(key_of, connection.execute(self._still_due, given)))
+        due = set(map(key_of, connection.execute(self._recheck, given)))
         jobs = [job for job in locked.jobs if job.key in due]
         # If some are gone there may be more: the next claim goes on from the same place.
         found = locked.found if len(jobs) == len(locked.jobs) else max(request.limit, locked.found)
         return locked._replace(jobs=jobs, found=found)
 
     def phases(self, request: ClaimRequest, keys: list[Key]) -> list[Phase]:
-        return [*self._locks.phases(request, keys), Phase("check again", self._still_due, {"claimjobs_keys": keys})]
+        return [*self._locks.phases(request, keys), Phase("check again", self._recheck, {"claimjobs_keys": keys})]
 
 
 class SideCarLocks(JobLocks):
@@ -236,14 +236,14 @@ class SideCarLocks(JobLocks):
     def __init__(self, backend: Backend, selection: Selection, now: sa.ColumnElement[Any], locking: Locking) -> None:
         pair = SideCarJoin(backend.source, backend.roles, backend.dialect, now)
         self._locks = locking.locks(replace(backend, roles=backend.source), selection)
-        self._free, self._attempts = free(pair), pair.attempts.name
+        self._recheck, self._attempts = recheck(pair), pair.attempts.name
         self.keyset_order, self.is_lazy = self._locks.keyset_order, self._locks.is_lazy
 
     def lock(self, connection: sa.Connection, request: ClaimRequest, marked: Marked = AS_IT_IS) -> ClaimResult:
         locked = self._locks.lock(connection, request)
         if not locked.jobs:
             return locked
-        rows = connection.execute(self._free, {"claimjobs_keys": [job.key for job in locked.jobs]})
+        rows = connection.execute(self._recheck, {"claimjobs_keys": [job.key for job in locked.jobs]})
         read = {key_of(key): (attempts, group_size) for *key, attempts, group_size in rows}
         jobs = [job for job in locked.jobs if job.key in read]
         # If others have claimed some of them, the next claim goes on after the same place, not from the head.
@@ -256,4 +256,4 @@ class SideCarLocks(JobLocks):
         return locked._replace(jobs=claimed, found=found, suspects=bool(group_size))
 
     def phases(self, request: ClaimRequest, keys: list[Key]) -> list[Phase]:
-        return [*self._locks.phases(request, keys), Phase("check again", self._free, {"claimjobs_keys": keys})]
+        return [*self._locks.phases(request, keys), Phase("check again", self._recheck, {"claimjobs_keys": keys})]

@@ -173,7 +173,7 @@ class Replica(Locking):
 
 
 class FindOnReplica(FindThenLock):
-    """Finds candidates on the replica, and locks on the primary those that are still there and free."""
+    """Finds candidates on the replica, and locks on the primary those that are still due and unlocked."""
 
     def __init__(self, backend: Backend, selection: Selection, replica: Replica, known: Sequence[str]) -> None:
         super().__init__(backend, selection, known)

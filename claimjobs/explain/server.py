@@ -168,7 +168,7 @@ def _locks_nothing(engine: sa.Engine, subject: Subject) -> bool:
     """Whether two sessions lock one row of the table at once, so that two consumers would claim one job. A plan does
     not show that.
 
-    False also if that cannot be tried: the table has no row that is free, this account may lock none, or a pooler may
+    False also if that cannot be tried: others have locked all its rows, this account may lock none, or a pooler may
     let the second session wait for the end of the first. The locks last some milliseconds.
     """
     dialect = subject.backend.dialect
@@ -180,8 +180,8 @@ def _locks_nothing(engine: sa.Engine, subject: Subject) -> bool:
             is_direct = dialect.sessions.is_as_greeted(first)
             first.rollback()
             both = [session.execution_options(isolation_level=dialect.isolation) for session in (first, second)]
-            free = keys["claimjobs_keys"] and is_direct
-            return bool(free) and all(session.execute(lock, keys).first() is not None for session in both)
+            can_try = keys["claimjobs_keys"] and is_direct
+            return bool(can_try) and all(session.execute(lock, keys).first() is not None for session in both)
         return False
     finally:
         alone.dispose()

@@ -1,4 +1,4 @@
-"""Claims: lock the candidates that are still free, and mark them. Some databases find and lock in one statement, or do
+"""Claims: lock the candidates that are still due, and mark them. Some databases find and lock in one statement, or do
 all of it in one.
 
 The columns of a job are returned as they are, in another form, or several as one text, if the driver reads that faster
@@ -92,7 +92,7 @@ def lock(roles: ColumnRoles, dialect: Dialect, selection: Selection, read: Parts
     """
     jobs = sa.select(*encoded(read, dialect)).where(selection.due)
     picked = dialect.only_candidates(jobs, roles.key, selection.order, roles.key_index)
-    return free_ones(picked.limit(SIZE), roles)
+    return skip_locked(picked.limit(SIZE), roles)
 
 
 def find_and_lock(roles: ColumnRoles, dialect: Dialect, selection: Selection, read: Parts) -> sa.Select[Any]:
@@ -114,12 +114,12 @@ def lock_first(roles: ColumnRoles, dialect: Dialect, selection: Selection, read:
 
     Rows that it skips because others have locked them are not counted: the number of each job is 0.
     """
-    return first_free(sa.select(*encoded(read, dialect, last=sa.literal(0).label(PLACE))), selection, roles)
+    return first_unlocked(sa.select(*encoded(read, dialect, last=sa.literal(0).label(PLACE))), selection, roles)
 
 
-def first_free(rows: sa.Select[Any], selection: Selection, roles: ColumnRoles) -> sa.Select[Any]:
+def first_unlocked(rows: sa.Select[Any], selection: Selection, roles: ColumnRoles) -> sa.Select[Any]:
     """Lock the first `size` rows of a selection that nobody else has locked, for a database that `locks_in_order`."""
-    return one_after_another([free_ones(part.limit(SIZE), roles) for part in in_order(rows, selection)], SIZE)
+    return one_after_another([skip_locked(part.limit(SIZE), roles) for part in in_order(rows, selection)], SIZE)
 
 
 def lock_those(roles: ColumnRoles, dialect: Dialect, predicates: Sequence[sa.ColumnElement[bool]]) -> sa.Select[Any]:
@@ -130,8 +130,8 @@ def lock_those(roles: ColumnRoles, dialect: Dialect, predicates: Sequence[sa.Col
     return rows.order_by(*roles.key).with_for_update(of=roles.table)
 
 
-def free_ones(rows: sa.Select[Any], roles: ColumnRoles) -> sa.Select[Any]:
-    """Lock these rows, without those that others have locked."""
+def skip_locked(rows: sa.Select[Any], roles: ColumnRoles) -> sa.Select[Any]:
+    """Lock these rows, but skip those that others have locked."""
     return rows.with_for_update(skip_locked=True, key_share=True, of=roles.table)
 
 
@@ -162,7 +162,7 @@ def claim(
     read: Parts,
     settled: sa.CTE | None = None,
 ) -> sa.Select[Any]:
-    """Find and lock the first `size` free jobs, make `me` their owner, and return the columns `read` in order.
+    """Find and lock the first `size` jobs, make `me` their owner, and return the columns `read` in order.
 
     If the first job is a suspect, only suspects of a group of the same size are claimed, and at most half as many as
     that group. The other rows stay locked until the statement ends. If `me` was declared dead, nothing is claimed.
@@ -231,12 +231,12 @@ def _alive(roles: ColumnRoles, dialect: Dialect, owners: sa.Table, settled: sa.C
 def _chosen(
     roles: ColumnRoles, selection: Selection, owner_alive: sa.CTE, columns: Sequence[sa.ColumnElement[Any]]
 ) -> sa.CTE:
-    """The first free jobs, locked: these columns of those whose group of suspects is as large as that of the first."""
+    """Lock the first jobs: these columns of those whose group of suspects is as large as that of the first."""
     jobs = sa.select(*columns)
     if roles.suspect is not None:
         jobs = jobs.add_columns(group_size(roles).label(SUSPECT))
     is_alive = sa.select(owner_alive.c[SETTLED] >= sa.literal_column("0")).scalar_subquery()
-    locked = _once(first_free(jobs.where(is_alive), selection, roles), "claimjobs_locked")
+    locked = _once(first_unlocked(jobs.where(is_alive), selection, roles), "claimjobs_locked")
     if roles.suspect is None:
         return locked
     first = _once(sa.select(locked.c[SUSPECT]).limit(sa.literal_column("1")), "claimjobs_first_suspect").c[SUSPECT]

@@ -71,7 +71,7 @@ class Selection:
     @property
     def candidate(self) -> sa.ColumnElement[bool]:
         """The predicate of a candidate: a job that is due, and in no claim row."""
-        return sa.and_(self.due, self.state.free(self.place))
+        return sa.and_(self.due, self.state.in_no_claim_row(self.place))
 
 
 @dataclass(frozen=True)

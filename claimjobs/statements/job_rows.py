@@ -79,9 +79,9 @@ class JobRows:
 
     def counts(self, of_queue: Predicates) -> Sequence[sa.Select[Any]]:
         """Statements that count the jobs of each state, as `stored_jobs.by_state` does."""
-        if self._claim_rows is None:
+        if (rows := self._claim_rows) is None:
             return (stored_jobs.by_state(self._roles, self._now, of_queue),)
-        return stored_jobs.by_state(self._roles, self._now, of_queue, self._roles.free), how_many_jobs(self._claim_rows)
+        return stored_jobs.by_state(self._roles, self._now, of_queue, self._roles.in_no_claim_row), how_many_jobs(rows)
 
     def up_to(self, state: str, order: Sequence[sa.ColumnElement[Any]]) -> sa.Select[Any]:
         """How many jobs are in this state, counted up to the parameter `claimjobs_limit`. `order`: the queue's."""
@@ -150,7 +150,7 @@ class JobRowsBesideSideCar(JobRows):
         if state == UNCLAIMED:
             return sa.and_(self.unclaimed, *where)
         if state == CLAIMED:
-            return sa.and_(~self._pair.source.free, *(~self._says(ended) for ended in ENDED), *where)
+            return sa.and_(~self._pair.source.in_no_claim_row, *(~self._says(ended) for ended in ENDED), *where)
         return self._says(state, *where)
 
     def due_at(self, now: sa.ColumnElement[Any]) -> sa.ColumnElement[Any]:
@@ -167,11 +167,11 @@ class JobRowsBesideSideCar(JobRows):
     def failed(self) -> sa.ColumnElement[bool]:
         counts = sa.or_(*(column > 0 for column in self._roles.failure_counts))
         said = sa.exists().where(self._pair.same_key, self._roles.state.columns_say(UNCLAIMED), counts)
-        return sa.and_(said.correlate(self._pair.source.table), self._pair.source.free)
+        return sa.and_(said.correlate(self._pair.source.table), self._pair.source.in_no_claim_row)
 
     def unclaimed_among(self, where: Predicates) -> Predicates:
         """Only jobs that failed, or are suspects, have such a row."""
-        return (self._roles.state.columns_say(UNCLAIMED), *self.meeting((self._pair.source.free, *where)))
+        return (self._roles.state.columns_say(UNCLAIMED), *self.meeting((self._pair.source.in_no_claim_row, *where)))
 
     def _says(self, state: str, *where: sa.ColumnElement[bool]) -> sa.ColumnElement[bool]:
         meeting = self.meeting(where) if where else ()

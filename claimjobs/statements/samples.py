@@ -7,7 +7,7 @@ from typing import Any
 import sqlalchemy as sa
 
 from claimjobs.dialects import Dialect
-from claimjobs.statements.claim import free_ones
+from claimjobs.statements.claim import skip_locked
 from claimjobs.table.roles import ColumnRoles
 
 
@@ -24,7 +24,7 @@ def states(roles: ColumnRoles, status: sa.Column[Any], limit: int) -> sa.Select[
 
 def lock(roles: ColumnRoles, dialect: Dialect) -> sa.Select[Any]:
     """Lock those of the rows `keys` that nobody else has locked, as a claim does: their keys."""
-    return free_ones(dialect.restrict_to_keys(sa.select(*roles.key), roles.key, roles.key_index), roles)
+    return skip_locked(dialect.restrict_to_keys(sa.select(*roles.key), roles.key, roles.key_index), roles)
 
 
 def lock_none(roles: ColumnRoles) -> sa.Select[Any]:

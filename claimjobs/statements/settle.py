@@ -100,7 +100,7 @@ def release(target: SettleGuard) -> sa.Update:
 
 
 def retry(target: SettleGuard, now: sa.ColumnElement[Any], failures: Failures) -> sa.Update:
-    """Failed with attempts left: free again after a while."""
+    """Failed with attempts left: unclaimed, and due again after a while."""
     roles = target.roles
     run_at = roles.need("run_at", "retrying a failed job")
     wait = target.dialect.later(now, _by_key(roles, {key: each.wait for key, each in failures.items()}, sa.Float()))
@@ -112,7 +112,7 @@ def retry(target: SettleGuard, now: sa.ColumnElement[Any], failures: Failures) -
 
 
 def suspect(target: SettleGuard, now: sa.ColumnElement[Any], failures: Failures) -> sa.Update:
-    """An error that names no job: all are free again after a while, and are claimed in smaller groups.
+    """An error that names no job: all are unclaimed, due again after a while, and are claimed in smaller groups.
 
     They are marked with the size of their group, which is the same for all. No attempt is counted.
     """

@@ -47,8 +47,8 @@ class SideCarJoin:
     def group_size(self) -> sa.ColumnElement[int]:
         """The size of the group of suspects of a job that may be claimed. Less than 0: the job may not be claimed."""
         suspect = self.claims.need("suspect", "claiming")
-        free = sa.case((self.claims.due(self.now), suspect), else_=-1)
-        return sa.func.coalesce(self.in_claim(free), 0, type_=sa.Integer)
+        size = sa.case((self.claims.due(self.now), suspect), else_=-1)
+        return sa.func.coalesce(self.in_claim(size), 0, type_=sa.Integer)
 
     @property
     def attempts(self) -> sa.Column[Any]:
@@ -56,14 +56,14 @@ class SideCarJoin:
         return self.claims.need("attempts", "claiming")
 
 
-def free(pair: SideCarJoin) -> sa.Select[Any]:
-    """Those of the rows `keys` that are not claimed, and may be: their keys, failed attempts, sizes of their groups.
+def recheck(pair: SideCarJoin) -> sa.Select[Any]:
+    """Those of the rows `keys` that may still be claimed: their keys, failed attempts, sizes of their groups.
 
     One statement looks at claim rows and at the side-car: a settle may bring a job from one to the other in between.
     """
-    attempts = sa.func.coalesce(pair.in_claim(pair.attempts), 0)
-    rows = sa.select(*pair.source.key, attempts.label(ATTEMPTS), pair.group_size.label(SUSPECT))
-    return rows.where(pair.dialect.among(pair.source.key, "claimjobs_keys"), pair.group_size >= 0, pair.source.free)
+    source, attempts = pair.source, sa.func.coalesce(pair.in_claim(pair.attempts), 0)
+    rows = sa.select(*source.key, attempts.label(ATTEMPTS), pair.group_size.label(SUSPECT))
+    return rows.where(pair.dialect.among(source.key, "claimjobs_keys"), pair.group_size >= 0, source.in_no_claim_row)
 
 
 def note(pair: SideCarJoin) -> sa.Executable:
@@ -123,7 +123,7 @@ def waiting(pair: SideCarJoin, of_queue: Predicates) -> sa.Select[Any]:
 def unclaimed(pair: SideCarJoin) -> sa.ColumnElement[bool]:
     """The predicate of a row that nobody has claimed and that is neither done nor dead."""
     said = pair.claims.state.columns_say(UNCLAIMED)
-    return sa.and_(~sa.exists().where(pair.same_key, ~said).correlate(pair.source.table), pair.source.free)
+    return sa.and_(~sa.exists().where(pair.same_key, ~said).correlate(pair.source.table), pair.source.in_no_claim_row)
 
 
 def left_behind(pair: SideCarJoin) -> sa.Select[Any]:

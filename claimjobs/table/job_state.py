@@ -51,7 +51,7 @@ class State:
             predicates.append(self.owner.is_not(None) if state == CLAIMED else self.owner.is_(None))
         return sa.and_(*predicates) if predicates else sa.true()
 
-    def free(self, after: Mapping[Column, Any] | None = None) -> sa.ColumnElement[bool]:
+    def in_no_claim_row(self, after: Mapping[Column, Any] | None = None) -> sa.ColumnElement[bool]:
         """The predicate of a job that is in no claim row, for jobs after this place: see `ClaimRows.without`."""
         del after
         return sa.true()
@@ -124,9 +124,9 @@ class StateByClaimRows(State):
         if state == CLAIMED:
             return self.claim_rows.contain()
         said = self.columns_say(state)
-        return sa.and_(said, self.free()) if state == UNCLAIMED else said
+        return sa.and_(said, self.in_no_claim_row()) if state == UNCLAIMED else said
 
-    def free(self, after: Mapping[Column, Any] | None = None) -> sa.ColumnElement[bool]:
+    def in_no_claim_row(self, after: Mapping[Column, Any] | None = None) -> sa.ColumnElement[bool]:
         return self.claim_rows.without(after)
 
     @property

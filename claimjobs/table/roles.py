@@ -81,14 +81,14 @@ class ColumnRoles:
     """Writes a name as the database needs it in a statement."""
 
     def due(self, now: sa.ColumnElement[Any]) -> sa.ColumnElement[bool]:
-        """The predicate of a row whose job may be claimed at the instant `now`, if it is `free`."""
+        """The predicate of a row whose job may be claimed at the instant `now`, if it is `in_no_claim_row`."""
         named = [column.is_not(None) for column in self.key if column.nullable]
         return sa.and_(self.state.columns_say(UNCLAIMED), self.run_at_passed(now), *named)
 
     @property
-    def free(self) -> sa.ColumnElement[bool]:
+    def in_no_claim_row(self) -> sa.ColumnElement[bool]:
         """The predicate of a job that is in no claim row. True if the columns of a job say whether it is claimed."""
-        return self.state.free()
+        return self.state.in_no_claim_row()
 
     def claimed_in(self, claim_rows: ClaimRows) -> ColumnRoles:
         """The same table, with its claims in these rows."""
