@@ -248,7 +248,7 @@ class BatchTransaction(HandlerWrites):
         """Whether the current job has its savepoint, because something was sent for it."""
         self._is_set = False
         """Whether the savepoint of this job, or of one before, is set."""
-        self._whole: sa.NestedTransaction | None = None
+        self._outer: sa.NestedTransaction | None = None
         self._intact: sa.NestedTransaction | None = None
         self._sessions: list[Session] = []
         self.batch: weakref.ref[object] | None = None
@@ -263,8 +263,8 @@ class BatchTransaction(HandlerWrites):
     def connection(self) -> sa.Connection:
         """The connection, with its savepoints. Raises BatchRolledBack, NoOpenTransaction or CrossedFork."""
         connection = self._own.connection
-        if self._whole is None:
-            self._whole = connection.begin_nested()
+        if self._outer is None:
+            self._outer = connection.begin_nested()
             self._intact = connection.begin_nested()
             self.transaction.listen()
         self.save_job()
@@ -303,8 +303,8 @@ class BatchTransaction(HandlerWrites):
 
     def undo_all(self) -> bool:
         self._roll_back(self._intact)  # SQLAlchemy wants the inner one first
-        self._roll_back(self._whole)
-        wrote, self._whole, self._intact = self._whole is not None, None, None
+        self._roll_back(self._outer)
+        wrote, self._outer, self._intact = self._outer is not None, None, None
         self._wrote = self._is_set = False
         return wrote
 
@@ -318,7 +318,7 @@ class BatchTransaction(HandlerWrites):
             with self._own.committed() as connection:
                 if self._intact is not None:
                     self._intact.commit()
-                yield connection, self._whole
+                yield connection, self._outer
         finally:
             for session in self._sessions:  # a session that the user keeps must not write in the next batch
                 session.expunge_all()
@@ -372,21 +372,21 @@ class IsolatingSettle:
         outcomes = self.written
         # Errors and values of columns may be refused.
         with_savepoint = with_savepoint or bool(outcomes.failed) or any(outcomes.done.values())
-        with batch.committed() as (connection, whole):
+        with batch.committed() as (connection, outer):
             try:
                 self._write(connection, outcomes, with_savepoint=with_savepoint)
             except WriteSwallowed:
                 raise  # not known of which job
             except REFUSALS as error:
-                if not is_of_a_row(error, self._dialect) or not (with_savepoint or whole is not None):
+                if not is_of_a_row(error, self._dialect) or not (with_savepoint or outer is not None):
                     raise
                 if not (with_savepoint and self._wrote_with_less_text(connection, outcomes)):
-                    self._isolate(connection, error, whole)
+                    self._isolate(connection, error, outer)
                     return
-            if whole is not None:
-                whole.commit()
+            if outer is not None:
+                outer.commit()
 
-    def _isolate(self, connection: sa.Connection, error: Exception, whole: sa.NestedTransaction | None) -> None:
+    def _isolate(self, connection: sa.Connection, error: Exception, outer: sa.NestedTransaction | None) -> None:
         """Undo the batch, and write other outcomes: a single done job failed, several are suspects. Raises the error if
         the table cannot store that.
         """
@@ -405,8 +405,8 @@ class IsolatingSettle:
                 instead.retried[key] = Failure(text, self._retry.wait(attempts))
         group = len(instead.suspects)
         instead.suspects = {key: replace(each, group=group) for key, each in instead.suspects.items()}
-        if whole is not None:
-            whole.rollback()
+        if outer is not None:
+            outer.rollback()
         try:
             self._write(connection, instead)
         except REFUSALS as again:

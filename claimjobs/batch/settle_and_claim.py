@@ -33,11 +33,11 @@ class SettleAndClaim:
         """`batch_claim`: what claims per batch in one statement; None: it cannot be used."""
         self._settler, self._strategy = settler, strategy
         self._one = self._claim = None
-        if settler.whole is not None and isinstance(strategy, OneStatement):
-            self._one = strategy.settling(settler.whole.statement)
-        elif settler.whole is not None and batch_claim is not None:
+        if settler.done_batch is not None and isinstance(strategy, OneStatement):
+            self._one = strategy.settling(settler.done_batch.statement)
+        elif settler.done_batch is not None and batch_claim is not None:
             self._claim = batch_claim
-            self._settle = CompiledStatement(settle_and_check(settler.whole.statement, self._claim.claim_rows))
+            self._settle = CompiledStatement(settle_and_check(settler.done_batch.statement, self._claim.claim_rows))
         self._were_together = False
         """Whether the last two statements were sent together: SQLAlchemy, which must send some, knows no pipeline."""
 

@@ -140,7 +140,7 @@ class KeySearch:
         self._at = 0.0
         self._is_busy = True
         """Whether the last claim got jobs."""
-        self._is_whole = False
+        self._none_claimed = False
         """Whether no claim got jobs since the first page."""
 
     def beside_claims(self, connection: sa.Connection, statements: KeyStatements) -> None:
@@ -149,7 +149,7 @@ class KeySearch:
         if not self._is_busy or began < self._at:
             return
         while True:
-            self._is_whole = False
+            self._none_claimed = False
             self._page(connection, statements)
             took = time.monotonic() - began
             if self._after is None or took > BESIDE:
@@ -161,22 +161,22 @@ class KeySearch:
         got a job meanwhile. None: the time `ends` has come, and the next claim goes on.
         """
         while True:
-            self._is_whole = self._is_whole or (self._after is None and not self._skipped)
+            self._none_claimed = self._none_claimed or (self._after is None and not self._skipped)
             if self._page(connection, statements):
                 return True
-            if self._after is None and self._is_whole:
-                self._is_whole = False
+            if self._after is None and self._none_claimed:
+                self._none_claimed = False
                 return False
             if time.monotonic() > ends:
                 return None
 
     def note_claim(self, *, jobs: bool) -> None:
         self._is_busy = jobs
-        self._is_whole = self._is_whole and not jobs
+        self._none_claimed = self._none_claimed and not jobs
 
     def begin_again(self) -> None:
         """What was found is rolled back."""
-        self._after, self._is_whole, self._skipped = None, False, _some_pages()
+        self._after, self._none_claimed, self._skipped = None, False, _some_pages()
 
     def _page(self, connection: sa.Connection, statements: KeyStatements) -> bool:
         after = self._after

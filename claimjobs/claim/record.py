@@ -69,7 +69,7 @@ class ClaimRecord(ABC):
         del owner
         return AS_IT_IS
 
-    def settle_whole(self, write: Write) -> Write:
+    def also_take_out(self, write: Write) -> Write:
         """A write of done jobs, so that it also takes them out of here."""
         return write
 
@@ -226,7 +226,7 @@ class RecordInClaimRow(ClaimRecord):
     def unknown(self, owners: sa.FromClause) -> sa.Select[Any]:
         return records.unknown(self._claim_rows, owners)
 
-    def settle_whole(self, write: Write) -> Write:
+    def also_take_out(self, write: Write) -> Write:
         return with_batch(write, self._claim_rows)
 
     def take_out(self, connection: sa.Connection, owner: int, keys: Sequence[Key], number: int) -> set[Key]:

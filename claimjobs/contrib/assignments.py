@@ -26,7 +26,7 @@ from claimjobs.errors import ColumnMissing, CrossedFork, KeyUnfit, UnfitTable, u
 from claimjobs.options import Liveness
 from claimjobs.report import Report
 from claimjobs.table.reflection import resolve
-from claimjobs.table.roles import is_whole, quote_of
+from claimjobs.table.roles import is_partial, quote_of
 
 Outcome = Literal["assigned", "already assigned", "nothing free", "busy"]
 
@@ -212,8 +212,8 @@ def unique_index_of(connection: sa.Connection, table: sa.Table, column: sa.Colum
     """The unique index over this column alone that has every row, and that statements can use."""
     unused = dialect_of(connection).table_rules.unused_indexes(connection, table)
     for index in sa.inspect(connection).get_indexes(table.name, schema=table.schema):
-        name, is_ours = index["name"], index["unique"] and index["column_names"] == [column.name] and is_whole(index)
-        if is_ours and name is not None and name not in unused:
+        name, is_ours = index["name"], index["unique"] and index["column_names"] == [column.name]
+        if is_ours and name is not None and name not in unused and not is_partial(index):
             return name
     raise UnfitTable(
         f"column {column.name!r} of table {table.fullname!r} has no unique index of its own, so that one worker could "

@@ -84,7 +84,7 @@ class CompiledStatement:
                 self._texts.clear()
             text = text_of(self.statement, connection.dialect, given, self._constant)
             self._texts[given.get(self._constant)] = text
-        return text if text.is_whole else None
+        return text if text.is_complete else None
 
 
 @dataclass(frozen=True)
@@ -98,7 +98,7 @@ class Text:
     """For each other parameter: its name in the text, its name for the caller, and what converts its value."""
     order: Sequence[str] | None
     """The names in the order of the text, if the driver takes parameters by position."""
-    is_whole: bool
+    is_complete: bool
     """False: SQLAlchemy must change the text or compute values each time the statement is sent."""
 
     def parameters(self, given: Given) -> Any:
@@ -128,9 +128,9 @@ def text_of(statement: Any, dialect: sa.Dialect, given: Given, constant: str = "
     called = any(bind.callable for bind in compiled.bind_names)
     computed = compiled.insert_prefetch or compiled.update_prefetch or called
     declared = dialect.bind_typing is BindTyping.SETINPUTSIZES
-    is_whole = not (changes or computed or declared or compiled.has_out_parameters)
-    text = Text(compiled.string, fixed, asked, order, is_whole)
-    return _written_out(text, given, constant) if is_whole and order is None else text
+    is_complete = not (changes or computed or declared or compiled.has_out_parameters)
+    text = Text(compiled.string, fixed, asked, order, is_complete)
+    return _written_out(text, given, constant) if is_complete and order is None else text
 
 
 def _written_out(text: Text, given: Given, constant: str) -> Text:

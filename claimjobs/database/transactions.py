@@ -45,22 +45,22 @@ def connection_in(given: Any) -> sa.Connection:
 
 
 @contextlib.contextmanager
-def savepoint(connection: sa.Connection, *, or_whole: bool = False) -> Iterator[None]:
-    """Undo what the block did if it raises, so that the transaction around it can go on. `or_whole`: if none has begun,
-    the block begins one, and all of it is undone, which saves two round trips.
+def savepoint(connection: sa.Connection, *, or_transaction: bool = False) -> Iterator[None]:
+    """Undo what the block did if it raises, so that the transaction around it can go on. `or_transaction`: if none has
+    begun, the block begins one, and all of it is undone, which saves two round trips.
 
     The block's own error is raised, also if the database has undone the savepoint with the whole transaction, as after
     a deadlock.
     """
-    is_whole = or_whole and not connection.in_transaction()
-    point = connection.begin() if is_whole else connection.begin_nested()
+    is_transaction = or_transaction and not connection.in_transaction()
+    point = connection.begin() if is_transaction else connection.begin_nested()
     try:
         yield
     except BaseException:
         with contextlib.suppress(sa.exc.DBAPIError):
             point.rollback()
         raise
-    if not is_whole:
+    if not is_transaction:
         point.commit()
 
 

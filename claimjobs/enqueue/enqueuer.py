@@ -212,7 +212,7 @@ class Insert:
         try:
             if self._dialect.sessions.statement_limit is not None:
                 check_size(self._connection, self._dialect, max(map(size_of, chunk.rows)))
-            with savepoint(self._connection, or_whole=True), self._in_utc():
+            with savepoint(self._connection, or_transaction=True), self._in_utc():
                 if self._key is not None and self._key.insert is not None:
                     rows = self._connection.execute(self._key.insert, [dict(row) for row in chunk.rows])
                     inserted = set(map(key_of, rows))
@@ -260,7 +260,7 @@ class Insert:
         if self._key is None or not (self._key.changes and chunk):
             return 0
         try:
-            with savepoint(self._connection, or_whole=True), self._in_utc():
+            with savepoint(self._connection, or_transaction=True), self._in_utc():
                 changed, gone = self._key.change(self._connection, chunk, but=but)
         except (sa.exc.StatementError, *UNSENDABLE) as error:
             self._raise_unless_of_a_row(error)

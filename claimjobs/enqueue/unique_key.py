@@ -20,7 +20,7 @@ from claimjobs.statements.job_rows import job_rows
 from claimjobs.table.backend import Backend
 from claimjobs.table.columns import CLAIMED, ENDED, UNCLAIMED
 from claimjobs.table.definitions import not_unique_by
-from claimjobs.table.roles import is_whole
+from claimjobs.table.roles import is_partial
 
 OnDuplicate = Literal["skip", "replace", "postpone", "again"]
 """Of a row whose unique key the table has: "skip" leaves it out. "replace" writes its values into a job that waits, and
@@ -179,6 +179,6 @@ def _unique_indexes(
     key = found.get_pk_constraint(table.name, table.schema)
     names = {primary if key["name"] is None else key["name"]} if set(key["constrained_columns"]) == columns else set()
     for index in found.get_indexes(table.name, table.schema):
-        if index["unique"] and is_whole(index) and set(index["column_names"]) == columns:
+        if index["unique"] and not is_partial(index) and set(index["column_names"]) == columns:
             names.add(index["name"])
     return frozenset(names)

@@ -27,7 +27,7 @@ from claimjobs.table.columns import Columns
 from claimjobs.table.create import side_car_tables
 from claimjobs.table.ddl import add_value, ddl_statements
 from claimjobs.table.definitions import LAST_OWNER, shared_tables
-from claimjobs.table.predicates import Whole
+from claimjobs.table.predicates import Enclosed
 from claimjobs.table.reflection import columns_in_database, resolve
 
 USERS: Final = object()
@@ -246,7 +246,7 @@ def check_where(found: Adoption, where: str) -> None:
 def predicate(engine: sa.Engine, where: str) -> sa.ColumnElement[bool]:
     """A predicate in SQL. Raises BadPredicate when it is compiled, if it is not one whole expression."""
     # The line break lets it end in a comment. Parentheses around it, because an OR would change what is beside it.
-    return Grouping(Whole(sa.literal_column(f"{where}\n", sa.Boolean), dialect_named_by(engine).lexis, "predicate"))
+    return Grouping(Enclosed(sa.literal_column(f"{where}\n", sa.Boolean), dialect_named_by(engine).lexis, "predicate"))
 
 
 @dataclass(frozen=True)

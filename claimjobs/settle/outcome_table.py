@@ -66,11 +66,11 @@ class OutcomeTable(ABC):
         self.renew = OutcomeWrite(CompiledStatement(enqueue.renew(self.roles, self.dialect, now)))
         """The statement for jobs that run once more."""
 
-    def whole(self, write: OutcomeWrite) -> CompiledStatement | None:
+    def done_batch(self, write: OutcomeWrite) -> CompiledStatement | None:
         """The statement that settles a batch whose jobs are all done; None where several do that."""
         if not self.dialect.returns_what_it_writes:
             return None
-        return CompiledStatement(self.record.settle_whole(write.compiled.statement))
+        return CompiledStatement(self.record.also_take_out(write.compiled.statement))
 
     @abstractmethod
     def keep_with(self, columns: Mapping[Key, Mapping[str, Any]]) -> Sequence[OutcomeWrite]:
@@ -200,7 +200,7 @@ class SideCarTable(OutcomeTable):
         self._ended = statements.ended(self._target)
         self._still_there = statements.still_there(source, self.dialect)
 
-    def whole(self, write: OutcomeWrite) -> None:
+    def done_batch(self, write: OutcomeWrite) -> None:
         """A statement reaches one of the two tables."""
 
     def keep_with(self, columns: Mapping[Key, Mapping[str, Any]]) -> Sequence[OutcomeWrite]:

@@ -74,7 +74,7 @@ class Settler:
         be marked to run again, or if the write cannot ask whether the owner holds them.
         """
         plain = self._done[0] if self._done and not self._locks_first else None
-        self.whole = None if plain is None else table.whole(plain)
+        self.done_batch = None if plain is None else table.done_batch(plain)
         """The statement that settles a batch whose jobs are all done; None: several statements do that."""
 
     def write(self, connection: sa.Connection, me: int, outcomes: Outcomes) -> set[Key]:
@@ -85,8 +85,8 @@ class Settler:
         """
         if self._locks_first:
             return self.lock_and_write(connection, me, outcomes)
-        if self.whole is not None and outcomes.is_done_batch:
-            if self.whole.count(connection, batch_parameters(me, outcomes)) != len(outcomes.done):
+        if self.done_batch is not None and outcomes.is_done_batch:
+            if self.done_batch.count(connection, batch_parameters(me, outcomes)) != len(outcomes.done):
                 raise SomeLost
             return set()
         keys = outcomes.keys()
@@ -190,7 +190,7 @@ class Settler:
 
 
 def batch_parameters(owner: int, outcomes: Outcomes) -> dict[str, Any]:
-    """The parameters of `Settler.whole` for the jobs of a claim row."""
+    """The parameters of `Settler.done_batch` for the jobs of a claim row."""
     done = list(outcomes.done)
     meant = {"claimjobs_meant": len(done), "claimjobs_keys": done}
     return {"claimjobs_me": owner, "claimjobs_number": outcomes.batch, **meant}

@@ -23,7 +23,7 @@ NEW_NUMBER: Final = sa.bindparam("claimjobs_new_number", type_=sa.BigInteger)
 FIRST: Final = sa.bindparam("claimjobs_first", type_=sa.BigInteger)
 LAST: Final = sa.bindparam("claimjobs_last", type_=sa.BigInteger)
 """The smallest and the largest of `keys`, if these are single whole numbers."""
-NOT_WHOLE: Final[sa.ColumnElement[str]] = sa.literal_column(
+NOT_ALL_SETTLED: Final[sa.ColumnElement[str]] = sa.literal_column(
     "'claimjobs: not all jobs of a batch could be settled, each is looked at now'"
 )
 """The server says that this is no number. So it is in the error, and in the server's log."""
@@ -60,7 +60,7 @@ def settle_and_check(settle: sa.Delete | sa.Update, claim_rows: ClaimRows) -> sa
     error, so that the transaction is rolled back.
     """
     settled = settle.cte("claimjobs_settled")
-    checked = sa.case((_count(settled) == JOBS, sa.literal_column("'0'")), else_=NOT_WHOLE)
+    checked = sa.case((_count(settled) == JOBS, sa.literal_column("'0'")), else_=NOT_ALL_SETTLED)
     table = claim_rows.table
     new = sa.and_(claim_rows.of(NEW_ME), table.c.number == NEW_NUMBER)
     mine = claim_rows.keys(new).cte("claimjobs_new")

@@ -12,7 +12,7 @@ from claimjobs.dialects import dialect_of
 from claimjobs.table.ddl import text
 from claimjobs.table.definitions import fitting
 from claimjobs.table.predicates import column_of
-from claimjobs.table.roles import ColumnRoles, is_whole
+from claimjobs.table.roles import ColumnRoles, is_partial
 
 
 def claim_index(roles: ColumnRoles, order: Sequence[sa.ColumnElement[Any]]) -> sa.Index | None:
@@ -54,7 +54,7 @@ def sweep_order(connection: sa.Connection, roles: ColumnRoles) -> Sequence[sa.Co
     if index is None:
         return order
     behind = {column.name for column in _behind(roles)}
-    found = filter(is_whole, indexes_of(connection, roles.table))
+    found = (each for each in indexes_of(connection, roles.table) if not is_partial(each))
     return order if holds(found, [column.name for column in index.columns if column.name not in behind]) else ()
 
 

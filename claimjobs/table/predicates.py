@@ -32,7 +32,7 @@ SUBQUERY: Final = frozenset({"select", "table"})
 """Words of which one is in every subquery: TABLE is a short form of SELECT, and else no word of an expression."""
 
 
-class Whole(Grouping[Any]):
+class Enclosed(Grouping[Any]):
     """A user's expression. When it is compiled, it must be one whole expression, so that it changes nothing around it:
     a construct of the user's may write SQL that no element shows.
     """
@@ -45,10 +45,10 @@ class Whole(Grouping[Any]):
         self.what = what
 
 
-@compiles(Whole)
-def _whole(whole: Whole, compiler: Any, **options: Any) -> str:
-    text: str = compiler.process(whole.element, **options)
-    _check(_VALUE.sub("?", text), whole.lexis, whole.what)
+@compiles(Enclosed)
+def _compiled(enclosed: Enclosed, compiler: Any, **options: Any) -> str:
+    text: str = compiler.process(enclosed.element, **options)
+    _check(_VALUE.sub("?", text), enclosed.lexis, enclosed.what)
     return text
 
 
@@ -84,8 +84,8 @@ def predicates_of(where: Where, roles: ColumnRoles, lexis: Lexis) -> tuple[Predi
     elif not isinstance(given, sa.ClauseElement):
         raise not_understood(f"{given!r} is no expression: give SQL as text, or an expression over the table's columns")
     # Parentheses around it, because an OR in a text would change the conditions beside it.
-    whole = _over(_checked(given, lexis, "predicate"), roles.table)
-    return (Grouping(Whole(whole, lexis, "predicate")),)
+    expression = _over(_checked(given, lexis, "predicate"), roles.table)
+    return (Grouping(Enclosed(expression, lexis, "predicate")),)
 
 
 def read_other_rows(predicates: Sequence[Predicate], dialect: sa.Dialect, lexis: Lexis) -> bool:
@@ -118,7 +118,7 @@ def _ordered(by: Any, table: sa.Table, lexis: Lexis) -> sa.ColumnElement[Any]:
         raise not_understood(reason, is_order=True)
     term = cast(sa.ColumnElement[Any], _over(_checked(by, lexis, "order"), table))
     is_column = column_of(term)[0] is not None  # a claim looks for these in its order
-    return term if is_column else Whole(term, lexis, "order")
+    return term if is_column else Enclosed(term, lexis, "order")
 
 
 def column_of(term: Any) -> tuple[Column | None, bool]:

@@ -240,7 +240,7 @@ def key_index(connection: sa.Connection, roles: ColumnRoles, *, unique: bool = F
         return None
     unused = dialect_of(connection).table_rules.unused_indexes(connection, table)
     for index in inspector.get_indexes(table.name, schema=table.schema):
-        fits = set(index["column_names"][:size]) == names and is_whole(index) and (index["unique"] or not unique)
+        fits = set(index["column_names"][:size]) == names and not is_partial(index) and (index["unique"] or not unique)
         if fits and index["name"] and index["name"] not in unused:
             return index["name"]
     raise KeyUnfit(
@@ -255,6 +255,6 @@ def quote_of(connection: sa.Connection) -> Quote:
     return lambda name: undoubled(dialect.identifier_preparer.quote(name), dialect)
 
 
-def is_whole(index: Any) -> bool:
-    """Whether a reflected index contains every row: one with a WHERE does not."""
-    return not any(option.endswith("_where") for option in index.get("dialect_options", ()))
+def is_partial(index: Any) -> bool:
+    """Whether a reflected index has a WHERE, so that it does not contain every row."""
+    return any(option.endswith("_where") for option in index.get("dialect_options", ()))

@@ -45,7 +45,7 @@ def here(request: pytest.FixtureRequest) -> sa.Dialect:
 def test_values_that_are_known_and_values_that_are_given(here: sa.Dialect) -> None:
     given = sa.bindparam("given", type_=Doubled)
     text = text_of(sa.select(ID).where(JOBS.c.number == 4, ODD_NAME == "x", JOBS.c.number < given), here, {"given": 1})
-    assert text.is_whole
+    assert text.is_complete
     parameters = text.parameters({"given": 3})
     written = text.string % parameters
     assert [value for value in ("= 8", "= x", "< 6") if value not in written.replace("'x'", "x")] == []
@@ -85,10 +85,10 @@ def test_a_constant_that_is_no_plain_word_leaves_all_of_them_parameters(value: A
     ids=["a list of any length", "written into it", "asked for each time", "filled with each update"],
 )
 def test_what_is_another_text_or_another_value_each_time(here: sa.Dialect, statement: Any) -> None:
-    assert not text_of(statement, here, {}).is_whole
+    assert not text_of(statement, here, {}).is_complete
 
 
 def test_a_driver_that_is_told_the_types_of_parameters(here: sa.Dialect) -> None:
-    assert text_of(sa.select(ID), here, {}).is_whole
+    assert text_of(sa.select(ID), here, {}).is_complete
     here.bind_typing = BindTyping.SETINPUTSIZES
-    assert not text_of(sa.select(ID), here, {}).is_whole
+    assert not text_of(sa.select(ID), here, {}).is_complete
