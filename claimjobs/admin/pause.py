@@ -12,7 +12,7 @@ from claimjobs.database.connect import connected
 from claimjobs.database.connection import Connector
 from claimjobs.database.transactions import unless_hidden
 from claimjobs.enqueue.notifier import A_BATCH, Notifier
-from claimjobs.statements import owners as statements
+from claimjobs.statements import owners
 from claimjobs.table.backend import Backend, check_shared
 
 EVERYBODY: Final = 10_000 * A_BATCH
@@ -27,10 +27,10 @@ def pause(engine: sa.Engine, connector: Connector, backend: Backend, reason: str
     try:
         for attempt in connector.attempts():
             with attempt as connection:
-                if not connection.execute(statements.pause(*queue)).rowcount:
-                    connection.execute(statements.pause_first(*queue))
+                if not connection.execute(owners.pause(*queue)).rowcount:
+                    connection.execute(owners.pause_first(*queue))
     except sa.exc.IntegrityError:  # another session has inserted the row just now
-        connector.write(statements.pause(*queue))
+        connector.write(owners.pause(*queue))
 
 
 def resume(engine: sa.Engine, connector: Connector, backend: Backend, notifier: Notifier) -> bool:
@@ -38,7 +38,7 @@ def resume(engine: sa.Engine, connector: Connector, backend: Backend, notifier: 
     queues = backend.queues
     with connected(engine) as connection:
         check_shared(connection, backend, queues)
-    was_paused = connector.write(statements.resume(queues, backend.roles.recorded_as)) > 0
+    was_paused = connector.write(owners.resume(queues, backend.roles.recorded_as)) > 0
     with connected(engine) as connection, contextlib.suppress(sa.exc.SQLAlchemyError), connection.begin():
         notifier.wake(connection, EVERYBODY)
     return was_paused
@@ -48,5 +48,5 @@ def read_pause(connection: sa.Connection, backend: Backend) -> tuple[float | Non
     """For how many seconds the queue has been paused, and why. A transaction as a hold needs no table of queues."""
     row = None
     with unless_hidden(connection, backend.dialect, needed=backend.by_lease):
-        row = connection.execute(statements.paused(backend.queues, backend.roles.recorded_as)).first()
+        row = connection.execute(owners.paused(backend.queues, backend.roles.recorded_as)).first()
     return (None, None) if row is None else (age_at(row.now, row.paused), row.reason)

@@ -23,7 +23,7 @@ from claimjobs.errors import BadArgument, RowsRefused
 from claimjobs.job import Job, key_of
 from claimjobs.settle.outcome_table import keys_for
 from claimjobs.settle.refusals import WriteInHalves
-from claimjobs.statements import stored_jobs as statements
+from claimjobs.statements import stored_jobs
 from claimjobs.statements.claim import lock_those
 from claimjobs.statements.job_rows import job_rows
 from claimjobs.table.backend import Backend
@@ -104,7 +104,7 @@ class StoredJobs:
         left, after = inf if limit is None else limit, None
         with self._connect() as connector:
             while (size := int(min(left, self._at_once))) > 0:
-                page = statements.page(self._source, self._dialect, columns, chosen, after=after)
+                page = stored_jobs.page(self._source, self._dialect, columns, chosen, after=after)
                 rows, jobs = self._read(connector, read, page, claimjobs_limit=size)
                 yield from self._stored(connector, rows, jobs)
                 if len(jobs) < size:
@@ -117,7 +117,7 @@ class StoredJobs:
         """The jobs with these keys, in the order of their keys."""
         read = RowReader(self._source, self._dialect)
         columns = [*read.columns, self._job_rows.state.label(STATE)]
-        statement = statements.chosen(self._source, self._dialect, columns, ())
+        statement = stored_jobs.chosen(self._source, self._dialect, columns, ())
         with self._connect() as connector:
             chunks = [self._read(connector, read, statement, claimjobs_keys=some) for some in self._chunks(keys)]
             return tuple(stored for rows, jobs in chunks for stored in self._stored(connector, rows, jobs))
@@ -131,7 +131,7 @@ class StoredJobs:
 
     def count(self, where: Where = None, *, state: str | None = None, most: int | None = None) -> int:
         """How many jobs are in this state (None: in any); `most`: count no further. Raises BadArgument."""
-        statement = statements.count(self._source, self._chosen(where, state), most)
+        statement = stored_jobs.count(self._source, self._chosen(where, state), most)
         with self._connect() as connector, predicate_errors(self._dialect):
             return int(connector.scalar(statement))
 
@@ -143,7 +143,7 @@ class StoredJobs:
         Each is retried once, even if it dies again meanwhile. The last error stays until the next one. Raises
         RowsRefused for those that the database refuses, when all others are written; so does `drop`.
         """
-        retry = statements.retry_dead(self._roles, self._dialect, self._now)
+        retry = stored_jobs.retry_dead(self._roles, self._dialect, self._now)
         return self._write_dead(retry, keys, where, limit, what="retrying a dead job")
 
     def drop(self, keys: Iterable[Key] | None = None, *, where: Where = None, limit: int | None = None) -> int:
@@ -174,14 +174,14 @@ class StoredJobs:
             raise ValueError(f"jobs that are {status!r} are not purged: give {' or '.join(map(repr, ENDED))}")
         roles, dialect = self._roles, self._dialect
         with self._connect() as connector:
-            old = statements.old(roles, status, connector.scalar(sa.select(self._now)) - age)
+            old = stored_jobs.old(roles, status, connector.scalar(sa.select(self._now)) - age)
             narrower = predicates_of(where, roles, dialect.lexis)
             if dry_run:
                 with predicate_errors(dialect):
-                    return int(connector.scalar(statements.count(roles, (*old, *narrower))))
-            chunks = self._key_pages(connector, (*old, *narrower), statements.purge_order(roles))
+                    return int(connector.scalar(stored_jobs.count(roles, (*old, *narrower))))
+            chunks = self._key_pages(connector, (*old, *narrower), stored_jobs.purge_order(roles))
             what = f"deleting a job that is {status}"
-            return self._write(connector, statements.delete(roles, dialect, old), narrower, chunks, what=what)
+            return self._write(connector, stored_jobs.delete(roles, dialect, old), narrower, chunks, what=what)
 
     # --- inside: reading -------------------------------------------------------------------------------
 
@@ -200,7 +200,7 @@ class StoredJobs:
         """The keys of the rows that meet these predicates, page by page in this order."""
         left, after = inf if limit is None else limit, None
         while (size := int(min(left, self._at_once))) > 0:
-            page = statements.page(self._source, self._dialect, order, chosen, after=after, order=order)
+            page = stored_jobs.page(self._source, self._dialect, order, chosen, after=after, order=order)
             with predicate_errors(self._dialect):
                 found = connector.rows(page, {"claimjobs_limit": size})
             yield [self._source.key_in(row._mapping) for row in found]
@@ -213,7 +213,7 @@ class StoredJobs:
         records: Mapping[Key, Job] = {job.key: job for job in jobs}
         if self._job_rows.are_apart:
             read = RowReader(self._roles, self._dialect)
-            entries = statements.chosen(self._roles, self._dialect, read.columns, ())
+            entries = stored_jobs.chosen(self._roles, self._dialect, read.columns, ())
             records = {job.key: job for job in self._read(connector, read, entries, claimjobs_keys=[*records])[1]}
         return [StoredJob(row[-1], job, records.get(job.key)) for row, job in zip(rows, jobs, strict=True)]
 
@@ -295,8 +295,8 @@ class StoredJobs:
     def _cancel_all(self, connector: Connector, keys: Sequence[Key], text: str) -> set[Key]:
         """Cancel these, and wait for a moment for those that a claim or a settle has locked."""
         roles, dialect, note = self._roles, self._dialect, self._job_rows.note()
-        unfinished, lock = statements.unfinished(roles, dialect), statements.lock_unfinished(roles, dialect)
-        cancel, record = statements.cancel(roles, dialect, self._now, text), record_of(self._backend)
+        unfinished, lock = stored_jobs.unfinished(roles, dialect), stored_jobs.lock_unfinished(roles, dialect)
+        cancel, record = stored_jobs.cancel(roles, dialect, self._now, text), record_of(self._backend)
         deadline, cancelled, left = time.monotonic() + PATIENCE, set[Key](), list(keys)
         while True:
             for attempt in connector.attempts():

@@ -18,8 +18,7 @@ from claimjobs.database.compiled_statement import CompiledStatement
 from claimjobs.dialects import Key
 from claimjobs.dialects.types import database_now, statement_now
 from claimjobs.job import Job, key_of
-from claimjobs.statements import claim_rows as records
-from claimjobs.statements import owners as statements
+from claimjobs.statements import claim_rows, owners
 from claimjobs.statements.claim import mark
 from claimjobs.statements.settle import Write, with_batch
 from claimjobs.table.backend import Backend
@@ -61,8 +60,8 @@ class ClaimRecord(ABC):
         """The statement that records a claim of these jobs, if there is one."""
 
     @abstractmethod
-    def unknown(self, owners: sa.FromClause) -> sa.Select[Any]:
-        """The ids of owners that hold jobs and have no row: a claim was committed after the row was deleted."""
+    def unknown(self, table: sa.FromClause) -> sa.Select[Any]:
+        """The ids of owners that hold jobs and have no row in `table`: a claim was committed after its deletion."""
 
     def values_of(self, owner: int) -> Mapping[str, Any]:
         """The values of the columns that `record` writes, by column: jobs show them, and they need not be read."""
@@ -118,7 +117,7 @@ class RecordInRows(ClaimRecord):
     def __init__(self, backend: Backend, now: sa.ColumnElement[Any]) -> None:
         super().__init__(backend, now)
         self._roles, self._now = backend.roles, now
-        self.guard, self.held = backend.roles.mine, statements.held(backend.roles)
+        self.guard, self.held = backend.roles.mine, owners.held(backend.roles)
         if (owner := backend.roles.owner_id) is not None:
             self.used = (sa.exists().where(backend.roles.mine),)
             self.largest = (sa.select(sa.func.max(owner)).where(backend.roles.state.is_(CLAIMED)),)
@@ -151,8 +150,8 @@ class RecordInRows(ClaimRecord):
     def _mark(self) -> CompiledStatement:
         return CompiledStatement(mark(self._roles, self._backend.dialect, self._now, self._backend.owners))
 
-    def unknown(self, owners: sa.FromClause) -> sa.Select[Any]:
-        return statements.unknown(self._roles, owners)
+    def unknown(self, table: sa.FromClause) -> sa.Select[Any]:
+        return owners.unknown(self._roles, table)
 
 
 class RowLocksOnly(RecordInRows):
@@ -183,21 +182,21 @@ class RecordInClaimRow(ClaimRecord):
     looks at the claim rows again under the locks: see `statements.claim_rows.record`.
     """
 
-    def __init__(self, backend: Backend, now: sa.ColumnElement[Any], claim_rows: ClaimRows) -> None:
+    def __init__(self, backend: Backend, now: sa.ColumnElement[Any], rows: ClaimRows) -> None:
         super().__init__(backend, now)
-        self._claim_rows = claim_rows
+        self._claim_rows = rows
         self.guard = backend.roles.state.columns_say(UNCLAIMED)
-        self.held = records.held(claim_rows)  # also of jobs whose row is gone
-        self.used = (sa.exists().where(claim_rows.table.c.owner_id == statements.ME),)
-        self.largest = (sa.select(sa.func.max(claim_rows.table.c.owner_id)),)
-        self._record = CompiledStatement(records.record(claim_rows, backend.owners))
-        self._open_now = records.open_now(claim_rows)
-        self._close = CompiledStatement(records.close(claim_rows))
-        self._locked = records.locked(claim_rows)
-        self._numbered = records.numbered(claim_rows)
-        self._shorten = records.shorten(claim_rows)
-        self._close_all = records.close_all(claim_rows)
-        self._seized, self._count = records.locked(claim_rows, skip_locked=True), records.count(claim_rows)
+        self.held = claim_rows.held(rows)  # also of jobs whose row is gone
+        self.used = (sa.exists().where(rows.table.c.owner_id == owners.ME),)
+        self.largest = (sa.select(sa.func.max(rows.table.c.owner_id)),)
+        self._insert = CompiledStatement(claim_rows.record(rows, backend.owners))
+        self._open_now = claim_rows.open_now(rows)
+        self._close = CompiledStatement(claim_rows.close(rows))
+        self._locked = claim_rows.locked(rows)
+        self._numbered = claim_rows.numbered(rows)
+        self._shorten = claim_rows.shorten(rows)
+        self._close_all = claim_rows.close_all(rows)
+        self._seized, self._count = claim_rows.locked(rows, skip_locked=True), claim_rows.count(rows)
 
     def record(self, connection: sa.Connection, owner: int, locked: ClaimResult, request: ClaimRequest) -> ClaimResult:
         """Only of those jobs that are in no claim row now."""
@@ -214,17 +213,17 @@ class RecordInClaimRow(ClaimRecord):
         return locked._replace(jobs=jobs, found=found, batch=number if jobs else 0)
 
     def _is_recorded(self, connection: sa.Connection, owner: int, number: int, jobs: list[Job]) -> bool:
-        return self._record.count(connection, self._parameters(owner, number, [job.key for job in jobs])) == 1
+        return self._insert.count(connection, self._parameters(owner, number, [job.key for job in jobs])) == 1
 
     def phases(self, owner: int, keys: list[Key]) -> list[Phase]:
-        return [Phase("record", self._record.statement, self._parameters(owner, 0, keys))]
+        return [Phase("record", self._insert.statement, self._parameters(owner, 0, keys))]
 
     def _parameters(self, owner: int, number: int, keys: list[Key]) -> dict[str, object]:
         given = {"claimjobs_keys": keys, "claimjobs_json": keys, "claimjobs_meant": len(keys)}
         return {"claimjobs_me": owner, "claimjobs_number": number, **given, **self._claim_rows.range_of(keys)}
 
-    def unknown(self, owners: sa.FromClause) -> sa.Select[Any]:
-        return records.unknown(self._claim_rows, owners)
+    def unknown(self, table: sa.FromClause) -> sa.Select[Any]:
+        return claim_rows.unknown(self._claim_rows, table)
 
     def also_take_out(self, write: Write) -> Write:
         return with_batch(write, self._claim_rows)
@@ -248,7 +247,7 @@ class RecordInClaimRow(ClaimRecord):
         return wanted & {key for jobs in held.values() for key in jobs}
 
     def take_from_all(self, connection: sa.Connection, keys: Sequence[Key]) -> None:
-        for owner, _ in connection.execute(records.by_owner(self._claim_rows)).all():
+        for owner, _ in connection.execute(claim_rows.by_owner(self._claim_rows)).all():
             self.take_out(connection, owner, keys, 0)
 
     def seize(self, connection: sa.Connection, owner: int) -> bool:
@@ -268,5 +267,5 @@ def record_of(backend: Backend, now: sa.ColumnElement[Any] | None = None, *, loc
     now = database_now() if now is None else now
     if locks_only:
         return RowLocksOnly(backend, now)
-    claim_rows = backend.roles.claim_rows
-    return RecordInRows(backend, now) if claim_rows is None else RecordInClaimRow(backend, now, claim_rows)
+    rows = backend.roles.claim_rows
+    return RecordInRows(backend, now) if rows is None else RecordInClaimRow(backend, now, rows)

@@ -15,7 +15,7 @@ from claimjobs.enqueue.rows import Chunk, Row
 from claimjobs.errors import ColumnMissing, UnfitTable, unique_index
 from claimjobs.instants import in_utc
 from claimjobs.job import key_of
-from claimjobs.statements import enqueue as statements
+from claimjobs.statements import enqueue
 from claimjobs.statements.job_rows import job_rows
 from claimjobs.table.backend import Backend
 from claimjobs.table.columns import CLAIMED, ENDED, UNCLAIMED
@@ -58,15 +58,15 @@ class UniqueKey:
         insert = dialect.insert_unless_there(roles.table, columns) if dialect.skips_duplicates else None
         self.insert = None if insert is None else insert.returning(*roles.key)
         """Inserts rows, and leaves out those that are there. None: an INSERT of such a row is refused."""
-        self._there = statements.there(roles, dialect, columns)
+        self._there = enqueue.there(roles, dialect, columns)
         self.changes = on_duplicate != "skip"
         if not self.changes:
             return
         self._now = now = database_now()
-        self._lock = statements.lock_there(roles, dialect, columns)
-        self._states = statements.states(roles, dialect, job_rows(backend, now).state)
+        self._lock = enqueue.lock_there(roles, dialect, columns)
+        self._states = enqueue.states(roles, dialect, job_rows(backend, now).state)
         if on_duplicate == "again":
-            self._mark, self._renew = statements.mark(roles, dialect), statements.renew(roles, dialect, now)
+            self._mark, self._renew = enqueue.mark(roles, dialect), enqueue.renew(roles, dialect, now)
         elif on_duplicate == "postpone":
             self._run_at = roles.need("run_at", "postponing a job").key
 
@@ -141,8 +141,8 @@ class UniqueKey:
             names = [self._run_at] if self._how == "postpone" else list(wanted[waiting[0]])
             found_by = {*self._roles.key, *self._columns, self._roles.status}
             names = [name for name in names if self._roles.table.c[name] not in found_by]
-            overwrite = statements.overwrite(self._roles, self._now, names, renews=self._how == "replace")
-            values = [statements.overwriting(key, [wanted[key][name] for name in names]) for key in waiting]
+            overwrite = enqueue.overwrite(self._roles, self._now, names, renews=self._how == "replace")
+            values = [enqueue.overwriting(key, [wanted[key][name] for name in names]) for key in waiting]
             if overwrite is not None:
                 connection.execute(overwrite, values)
         return len(waiting)

@@ -18,7 +18,7 @@ from claimjobs.errors import ClaimjobsError, ClaimsDiffer, UnfitTable
 from claimjobs.lease.registry import check_claims
 from claimjobs.log_events import OWNER_RENEWED
 from claimjobs.options import Liveness
-from claimjobs.statements import owners as statements
+from claimjobs.statements import owners
 from claimjobs.table.backend import Backend
 from claimjobs.table.definitions import FIRST_OWNER, id_above
 from claimjobs.table.record_description import RecordDescription
@@ -53,7 +53,7 @@ class OwnerRow:
     def __init__(self, connector: OwnerConnector, backend: Backend, liveness: Liveness) -> None:
         self.connector, self.backend, self._dialect = connector, backend, backend.dialect
         self._table = table = backend.owners
-        self._process = here = statements.this_process()
+        self._process = here = owners.this_process()
         self._row: dict[str, Any] = {
             "host": here["claimjobs_host"],
             "pid": here["claimjobs_pid"],
@@ -62,9 +62,9 @@ class OwnerRow:
             **RecordDescription.of(backend).row,
         }
         self._record = record_of(backend)
-        self._beat = statements.beat(table)
-        self._is_used = statements.is_used(table, self._dialect, self._record.used)
-        self._mark_asleep = statements.mark_asleep(table)
+        self._beat = owners.beat(table)
+        self._is_used = owners.is_used(table, self._dialect, self._record.used)
+        self._mark_asleep = owners.mark_asleep(table)
         self.id = 0
         self.asleep = False
         """Whether its row says that it sleeps, so that producers wake it."""
@@ -120,7 +120,7 @@ class OwnerRow:
     def note_unclaimable(self, rows: int) -> None:
         """Write how many rows this owner leaves, for `status`. An owner that registers again writes it, too."""
         self._row = {**self._row, "unclaimable": rows}  # the heartbeat's thread may be reading the row
-        write = statements.note_unclaimable(self._table, rows)
+        write = owners.note_unclaimable(self._table, rows)
         self.connector.transaction(lambda connection: connection.execute(write, {"claimjobs_me": self.id}), patience=0)
 
     def leave(self) -> None:
@@ -128,7 +128,7 @@ class OwnerRow:
         for attempt in self.connector.attempts(patience=1):
             with attempt as connection:
                 self._record.forget(connection, self.id)
-                connection.execute(statements.leave(self._table), {"claimjobs_me": self.id})
+                connection.execute(owners.leave(self._table), {"claimjobs_me": self.id})
 
     def register(self, connection: sa.Connection) -> None:
         """On a new connection: keep the id, unless it was declared dead, and take the session lock.
@@ -158,7 +158,7 @@ class OwnerRow:
         """Insert the row of this owner, unless its id is in use."""
         try:
             with savepoint(connection):
-                inserted = connection.execute(statements.register(self._table), {**self._row, **given})
+                inserted = connection.execute(owners.register(self._table), {**self._row, **given})
         except sa.exc.DBAPIError as error:
             if self._dialect.errors.code(error) in self._dialect.errors.duplicate:
                 return False
@@ -170,14 +170,14 @@ class OwnerRow:
         other = _IDS_HERE.get(here)
         is_here = other is not None and not other.has_left
         if new < FIRST_OWNER or is_here or connection.scalar(self._is_used, {"claimjobs_me": new}):
-            connection.execute(statements.leave(self._table), {"claimjobs_me": new})
+            connection.execute(owners.leave(self._table), {"claimjobs_me": new})
             return False
         self.id, _IDS_HERE[here] = new, self
         return True
 
     def _id_above_all(self, connection: sa.Connection) -> dict[str, int]:
         """An id above all that are in use. The counter of the database is moved above it, where it does not follow."""
-        new = id_above(connection, [statements.largest_id(self._table), *self._record.largest])
+        new = id_above(connection, [owners.largest_id(self._table), *self._record.largest])
         move = self._dialect.sessions.give_ids_above(self._table, new)
         if move is None:
             return {"id": new}
@@ -210,7 +210,7 @@ class OwnerRow:
         if self.locked:
             since = self._dialect.sessions.server_since(connection)
         lock = {"claimjobs_me": self.id, "session": session, "since": since}
-        connection.execute(statements.locked(self._table), lock)
+        connection.execute(owners.locked(self._table), lock)
 
     def _try_lock(self, connection: sa.Connection) -> bool:
         lock = self._dialect.sessions.try_session_lock(self._table, sa.literal(self.id, sa.Integer))

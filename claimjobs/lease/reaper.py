@@ -39,7 +39,7 @@ from claimjobs.settle.outcome_table import outcome_table
 from claimjobs.settle.outcomes import Outcomes
 from claimjobs.settle.refusals import REFUSALS, SWALLOWED, WriteInHalves, is_of_a_row
 from claimjobs.settle.settler import Settler
-from claimjobs.statements import owners as statements
+from claimjobs.statements import owners
 from claimjobs.statements.key_rows import call
 from claimjobs.statements.settle import Failure, SettleGuard, release
 from claimjobs.table.backend import Backend
@@ -69,7 +69,7 @@ class Reaper:
         self._record = record_of(backend)
         table = outcome_table(backend, self._record)
         self._left_behind, self._held = table.left_behind, table.left
-        self._unknown, self._expect = self._record.unknown(backend.owners), statements.expect(backend.owners)
+        self._unknown, self._expect = self._record.unknown(backend.owners), owners.expect(backend.owners)
         self._records = RecordDescription.of(replace(backend, by_lease=True, records_claims=True))
         self._watch = Watch()
         self._watched_through = connector.lost
@@ -88,14 +88,14 @@ class Reaper:
             with attempt as connection:
                 # After a crash or a failover all sessions have ended: a free lock is no sign of death for some seconds.
                 calm = self._connector.is_calm
-                owners = [seen for seen in read_owners(connection, backend) if self._sees_all(seen.records)]
+                seen_now = [seen for seen in read_owners(connection, backend) if self._sees_all(seen.records)]
                 if self._watched_through != self._connector.lost:
                     self._watch.known.clear()  # while the server was away, no owner could write a heartbeat
                     self._watched_through = self._connector.lost
-                silences = self._watch.silences(owners, time.monotonic())
-                for seen in left_by_failover(owners, connection, backend, silences):
+                silences = self._watch.silences(seen_now, time.monotonic())
+                for seen in left_by_failover(seen_now, connection, backend, silences):
                     connection.execute(self._expect, {"claimjobs_me": seen.id, "claimjobs_beat": seen.beat})
-                dead = dead_among(owners, connection, backend, locks_tell=calm, silences=silences)
+                dead = dead_among(seen_now, connection, backend, locks_tell=calm, silences=silences)
         return dead
 
     def _sees_all(self, records: RecordDescription) -> bool:
@@ -144,7 +144,7 @@ class Reaper:
     def reclaim_ownerless(self) -> int:
         """Release the jobs that are claimed without an owner's id; return how many. Raises WriteSwallowed."""
         roles, count = self._backend.roles, 0
-        ownerless, guard = statements.ownerless(roles), statements.claimed_by_nobody(roles)
+        ownerless, guard = owners.ownerless(roles), owners.claimed_by_nobody(roles)
         free = CompiledStatement(release(SettleGuard(roles, self._backend.dialect, guard)))
         while True:
             for attempt in self._connector.attempts(patience=1):
@@ -176,7 +176,7 @@ class Reaper:
         if self._is_ours(owner) is False:
             return 0
         deadline = time.monotonic() + END_OF_SESSION
-        sessions = statements.sessions_of(self._backend.owners, self._backend.dialect)
+        sessions = owners.sessions_of(self._backend.owners, self._backend.dialect)
         while (rows := self._connector.rows(sessions, {"claimjobs_me": owner}, patience=1)) and rows[0].holder:
             if time.monotonic() > deadline:
                 self._end(rows[0].holder, rows[0].session)
@@ -199,7 +199,7 @@ class Reaper:
 
     def _is_ours(self, owner: int) -> bool | None:
         """Whether it claims from this table, in a way that is seen here. None: it has no row."""
-        claims_of = statements.claims_of(self._backend.owners)
+        claims_of = owners.claims_of(self._backend.owners)
         rows = self._connector.rows(claims_of, {"claimjobs_me": owner}, patience=1)
         if not rows:
             return None
@@ -242,16 +242,16 @@ class Reaper:
 
         Returns how many jobs were reclaimed, whether the row was deleted, and the outcomes if a job failed.
         """
-        me, owners = {"claimjobs_me": owner}, self._backend.owners
-        seized = connection.execute(statements.seize(owners), me).mappings().first()
+        me, table = {"claimjobs_me": owner}, self._backend.owners
+        seized = connection.execute(owners.seize(table), me).mappings().first()
         if seized is None:
-            is_as_seen = connection.execute(sa.select(owners.c.id).where(owners.c.id == owner)).first() is None
+            is_as_seen = connection.execute(sa.select(table.c.id).where(table.c.id == owner)).first() is None
         else:
             is_as_seen = last_beat is None or seized["beat"] == last_beat
         # Another session has locked its row or the record of a claim, or it has written a heartbeat meanwhile.
         if not (is_as_seen and self._record.seize(connection, owner)):
             return 0, False, None
-        is_first_time = bool(connection.execute(statements.declare_dead(owners), me).rowcount)
+        is_first_time = bool(connection.execute(owners.declare_dead(table), me).rowcount)
         # `held`: all its jobs. `rows`: those of them that no other session has locked; only these are written now.
         rows = connection.execute(self._left_behind, me).all()
         held = connection.execute(self._held, me).all()
@@ -264,7 +264,7 @@ class Reaper:
         if len(held) > len(rows) - stuck:
             return len(rows) - stuck, False, failed
         self._record.forget(connection, owner)
-        return len(rows), bool(connection.execute(statements.leave(owners), me).rowcount), failed
+        return len(rows), bool(connection.execute(owners.leave(table), me).rowcount), failed
 
     def give_up(self, claimed: ClaimResult, why: str) -> None:
         """Reclaim the jobs of one batch, whose owner lives, and whose handler hangs."""
@@ -351,7 +351,7 @@ class Reaper:
         """The job as it is now, with its claim as it was; without columns if it is gone or cannot be read."""
         source, dialect = self._backend.source, self._backend.dialect
         reader = RowReader(source, dialect)
-        statement = CompiledStatement(statements.reclaimed(source, dialect, reader.columns))
+        statement = CompiledStatement(owners.reclaimed(source, dialect, reader.columns))
         with contextlib.suppress(sa.exc.SQLAlchemyError, ClaimjobsError):
             for attempt in self._connector.attempts(patience=1):
                 with attempt as connection:

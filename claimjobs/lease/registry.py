@@ -13,7 +13,7 @@ from claimjobs.database.error_translation import reason
 from claimjobs.database.transactions import savepoint, unless_hidden
 from claimjobs.dialects.error_codes import READ_ONLY
 from claimjobs.errors import ClaimsDiffer, ReadOnly, session_read_only
-from claimjobs.statements import owners as statements
+from claimjobs.statements.owners import beat, everyone
 from claimjobs.table.backend import Backend
 from claimjobs.table.definitions import OWNER_TABLE
 from claimjobs.table.record_description import RecordDescription
@@ -177,8 +177,8 @@ def _run_of(connection: sa.Connection, backend: Backend) -> ServerRun:
 
 def read_owners(connection: sa.Connection, backend: Backend) -> list[OwnerState]:
     """All owners of a queue's table."""
-    everyone = statements.everyone(backend.owners, backend.dialect)
-    rows = connection.execute(everyone, {"claims": backend.roles.recorded_as}).mappings()
+    select = everyone(backend.owners, backend.dialect)
+    rows = connection.execute(select, {"claims": backend.roles.recorded_as}).mappings()
     return [OwnerState(**{field.name: row[field.name] for field in fields(OwnerState)}) for row in rows]
 
 
@@ -216,7 +216,7 @@ def require_writes(connection: sa.Connection, backend: Backend) -> None:
     setting = backend.dialect.sessions.read_only_setting(connection)
     try:
         with savepoint(connection):
-            connection.execute(statements.beat(backend.owners), NOBODY)
+            connection.execute(beat(backend.owners), NOBODY)
     except sa.exc.DBAPIError as error:
         if backend.dialect.errors.broken_kind(error) == READ_ONLY:
             name = backend.source.name

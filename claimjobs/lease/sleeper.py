@@ -26,7 +26,7 @@ from claimjobs.database.error_translation import reason
 from claimjobs.lease.owner_row import OwnerRow
 from claimjobs.log_events import SLEEP_FAILED
 from claimjobs.options import CHECK_EVERY, Liveness
-from claimjobs.statements import owners as statements
+from claimjobs.statements import owners
 
 STAYS_MARKED: Final = 0.05
 """If an owner sleeps again within so many seconds, its row says all the time that it sleeps."""
@@ -258,7 +258,7 @@ class IdleSleeper:
         for work in wanted or (None,):
             if (work, careful) not in self._built:
                 unknown = self._unknown if careful else None
-                self._built[work, careful] = statements.check(backend.owners, work, backend.dialect, unknown)
+                self._built[work, careful] = owners.check(backend.owners, work, backend.dialect, unknown)
             try:
                 seen = connection.execute(self._built[work, careful], given).one()
             except sa.exc.DBAPIError as error:

@@ -17,8 +17,7 @@ from claimjobs.errors import BadArgument, ColumnMissing, WriteSwallowed
 from claimjobs.job import key_of
 from claimjobs.options import LEAVE, Finish
 from claimjobs.settle.outcomes import MANY, Outcomes
-from claimjobs.statements import enqueue, owners, side_car
-from claimjobs.statements import settle as statements
+from claimjobs.statements import enqueue, owners, settle, side_car
 from claimjobs.table.backend import Backend
 from claimjobs.table.columns import DONE, ENDED
 
@@ -56,12 +55,12 @@ class OutcomeTable(ABC):
         self.returns_keys = record.names_owner and self.dialect.returns_what_it_writes
         """Whether a write returns the keys of the rows that it reached; elsewhere there is only a count."""
         self._now = now = record.settled_at
-        self._target = target = statements.SettleGuard(self.roles, self.dialect, record.guard)
+        self._target = target = settle.SettleGuard(self.roles, self.dialect, record.guard)
         self.many = int(min(MANY, most_keys(self.roles.key, self.dialect)))
         """The most keys of one statement."""
         # If the row does not name the owner, nothing is to be written: a row lock ends, or a claim row is deleted.
-        self.released = [OutcomeWrite(CompiledStatement(statements.release(target)))] if record.names_owner else []
-        self._lock_mine = statements.lock_mine(target)
+        self.released = [OutcomeWrite(CompiledStatement(settle.release(target)))] if record.names_owner else []
+        self._lock_mine = settle.lock_mine(target)
         self._marked = None if self.roles.run_again is None else enqueue.marked(self.roles, self.dialect)
         self.renew = OutcomeWrite(CompiledStatement(enqueue.renew(self.roles, self.dialect, now)))
         """The statement for jobs that run once more."""
@@ -103,9 +102,9 @@ class OutcomeTable(ABC):
         for write, keys in ((write, keys) for writes, keys in each for write in writes):
             yield from ((write, {"claimjobs_keys": some}) for some in cut(keys, self.many))
         for statement, failures in (
-            (statements.retry, outcomes.retried),
-            (statements.mark_dead, outcomes.dead),
-            (statements.suspect, outcomes.suspects),
+            (settle.retry, outcomes.retried),
+            (settle.mark_dead, outcomes.dead),
+            (settle.suspect, outcomes.suspects),
         ):
             for keys in _cut_by_size({key: bytes_of(failure.error or "") for key, failure in failures.items()}):
                 update = statement(self._target, self._now, {key: failures[key] for key in keys})
@@ -151,13 +150,13 @@ class JobsTable(OutcomeTable):
     def __init__(self, backend: Backend, record: ClaimRecord) -> None:
         super().__init__(backend, record)
         self.result_columns = [column.name for column in self.roles.payload]
-        self.done = {"delete": [OutcomeWrite(CompiledStatement(statements.delete(self._target)))], LEAVE: self.released}
+        self.done = {"delete": [OutcomeWrite(CompiledStatement(settle.delete(self._target)))], LEAVE: self.released}
         if DONE in self.roles.state.can:
-            self.done["keep"] = [OutcomeWrite(CompiledStatement(statements.keep(self._target, self._now)))]
-        self._still_mine = statements.still_mine(self._target)
+            self.done["keep"] = [OutcomeWrite(CompiledStatement(settle.keep(self._target, self._now)))]
+        self._still_mine = settle.still_mine(self._target)
 
     def keep_with(self, columns: Mapping[Key, Mapping[str, Any]]) -> Sequence[OutcomeWrite]:
-        return [OutcomeWrite(CompiledStatement(statements.keep(self._target, self._now, columns)))]
+        return [OutcomeWrite(CompiledStatement(settle.keep(self._target, self._now, columns)))]
 
     def lock(self, connection: sa.Connection, me: int, taken_out: set[Key], keys: Sequence[Key]) -> set[Key]:
         return taken_out & self.still_held(connection, me, keys)
@@ -193,12 +192,12 @@ class SideCarTable(OutcomeTable):
             if column in {part.name for part in source.key}:
                 raise BadArgument(f"column {column!r} of table {source.name!r} is part of its key: leave out this one")
         self._pair = pair = side_car.SideCarJoin(source, self.roles, self.dialect, self._now)
-        delete = OutcomeWrite(CompiledStatement(statements.delete(self._target)), may_miss=True)
+        delete = OutcomeWrite(CompiledStatement(settle.delete(self._target)), may_miss=True)
         remove = OutcomeWrite(CompiledStatement(side_car.remove(pair)), removes=True)
         self.done = {"keep": [OutcomeWrite(CompiledStatement(side_car.finish(pair)))], "delete": [delete, remove]}
         self.before_failures = [OutcomeWrite(CompiledStatement(side_car.note(pair)), may_miss=True)]
-        self._ended = statements.ended(self._target)
-        self._still_there = statements.still_there(source, self.dialect)
+        self._ended = settle.ended(self._target)
+        self._still_there = settle.still_there(source, self.dialect)
 
     def done_batch(self, write: OutcomeWrite) -> None:
         """A statement reaches one of the two tables."""
