@@ -14,7 +14,7 @@ import sqlalchemy as sa
 from claimjobs.claim.row_reader import AS_IT_IS, RowReader
 from claimjobs.claim.strategy import After, ClaimRequest, ClaimResult
 from claimjobs.database.compiled_statement import CompiledStatement
-from claimjobs.database.transactions import lost_if_it_fails
+from claimjobs.database.transactions import discarded_if_it_fails
 from claimjobs.dialects import Key
 from claimjobs.errors import KeyUnfit, Unreadable, key_unequal
 from claimjobs.job import Job, key_of
@@ -119,7 +119,7 @@ class WrittenClaim(CursorStatement[CompiledStatement]):
         check_keys(self._roles, jobs)
         group_size = self.reader.group_sizes(claimed[:1])[0] if claimed else 0
         is_full = len(claimed) == at_most(request.size, group_size)
-        with lost_if_it_fails(connection):  # jobs that are claimed now are candidates no more
+        with discarded_if_it_fails(connection):  # jobs that are claimed now are candidates no more
             examined = len(claimed) if is_full else len(claimed) + self._finder.count(connection, request)
         return ClaimResult(jobs, examined, examined, owner, suspects=bool(group_size))
 

@@ -43,7 +43,7 @@ class KeptConnection:
     """Whether a statement is sent several times in a lease, whatever happens."""
 
     def __init__(self, engine: sa.Engine, dialect: Dialect, liveness: Liveness, tables: TablesInUse | None) -> None:
-        self.lost = 0
+        self.disconnects = 0
         """How often a connection was lost during a transaction: its commit may have happened, or not."""
         self.pooled = False
         """Whether a pooler shares the session with other clients. Then claimjobs must not change its settings."""
@@ -63,7 +63,7 @@ class KeptConnection:
     @property
     def is_calm(self) -> bool:
         """Whether the connection was not lost lately. An outage may have ended the connections of other owners, too."""
-        return not self.lost or time.monotonic() - self._opened > CALM
+        return not self.disconnects or time.monotonic() - self._opened > CALM
 
     def close(self) -> None:
         """Close the connection; a later transaction opens another one."""
@@ -125,7 +125,7 @@ class KeptConnection:
                 yield
         except sa.exc.DBAPIError as error:
             if self._dialect.errors.broken_kind(error):
-                self.lost += 1
+                self.disconnects += 1
                 self._drop()
             elif self._autocommit and self._connection is not None and self._dialect.errors.is_stale_plan(error):
                 self._dialect.sessions.forget_prepared(self._connection.connection.driver_connection)
@@ -163,7 +163,7 @@ class KeptConnection:
     def _open(self) -> sa.Connection:
         if self._connection is not None and (self._connection.invalidated or self._connection.closed):
             # An exception that is no error of SQL did this, or a user's function that got the connection.
-            self.lost += 1
+            self.disconnects += 1
             self._drop()
         if self._connection is None:
             self._connection = open_connection(self._engine)

@@ -129,7 +129,7 @@ def commits_by_itself(connection: sa.Connection, *, unknown: bool) -> bool:
 
 
 @contextlib.contextmanager
-def lost_if_it_fails(connection: sa.Connection) -> Iterator[None]:
+def discarded_if_it_fails(connection: sa.Connection) -> Iterator[None]:
     """A block of statements after one that wrote. If they fail in autocommit, what was written is committed, though the
     caller gets an error. That is so for a lost connection, too: so this one is invalidated, as a lost one is.
     """

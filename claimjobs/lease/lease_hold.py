@@ -56,7 +56,7 @@ class LeaseHold(Hold):
         self.held = HeldBatches()
         self._suspects_wait = False
         """Whether a claim found suspects while this owner held other jobs. It claims nothing until it holds none."""
-        self._losses_seen = 0
+        self._disconnects_seen = 0
         self._unconfirmed_since: float | None = None
         self._may_hold_unowned = False
         """Whether this owner may hold jobs that no batch has: their claim ended in an error, or nobody asked for it."""
@@ -169,8 +169,8 @@ class LeaseHold(Hold):
         passed: without a session lock the old session may still be alive, and may commit late.
         """
         now = time.monotonic()
-        if self._losses_seen != self._connector.lost:
-            self._losses_seen, self._unconfirmed_since = self._connector.lost, now
+        if self._disconnects_seen != self._connector.disconnects:
+            self._disconnects_seen, self._unconfirmed_since = self._connector.disconnects, now
         if self._unconfirmed_since is None and not self._may_hold_unowned:
             return
         me = self.owner.id
@@ -284,8 +284,8 @@ class LeaseHold(Hold):
         try:
             with self._alone():
                 outcomes.batch = claimed.batch
-                if outcomes.losses is None:
-                    outcomes.losses = self._connector.lost
+                if outcomes.disconnects is None:
+                    outcomes.disconnects = self._connector.disconnects
                 yield
         except sa.exc.DBAPIError as error:
             if self._connector.is_passing(error):
@@ -305,7 +305,7 @@ class LeaseHold(Hold):
         """
         lost, owner = unsettled.lost, claimed.owner
         in_doubt = self._may_hold_unowned or self._unconfirmed_since is not None
-        if lost and self._connector.lost != outcomes.losses and not self._closed:
+        if lost and self._connector.disconnects != outcomes.disconnects and not self._closed:
             self.owner.row.beat(patience=None)
             if self.owner.id == owner:
                 lost = set()

@@ -102,11 +102,11 @@ class OwnerRow:
     @property
     def leads(self) -> bool:
         """Whether this owner leads. It does not any more after its connection was lost."""
-        return self._leads_through == self.connector.lost
+        return self._leads_through == self.connector.disconnects
 
     def try_to_lead(self) -> None:
         if not self.leads and self.connector.locks_are_seen and self.connector.scalar(self._try_to_lead, patience=0):
-            self._leads_through = self.connector.lost
+            self._leads_through = self.connector.disconnects
 
     def stop_leading(self) -> None:
         """Take the lock again with the next heartbeat, after an error."""

@@ -72,7 +72,7 @@ class Reaper:
         self._unknown, self._expect = self._record.unknown(backend.owners), owners.expect(backend.owners)
         self._records = RecordDescription.of(replace(backend, by_lease=True, records_claims=True))
         self._watch = Watch()
-        self._watched_through = connector.lost
+        self._watched_through = connector.disconnects
         self._reported: set[int] = set()
         """Dead owners for which a job that cannot be reclaimed was logged."""
         self._failed_owners: set[int] = set()
@@ -89,9 +89,9 @@ class Reaper:
                 # After a crash or a failover all sessions have ended: a free lock is no sign of death for some seconds.
                 calm = self._connector.is_calm
                 seen_now = [seen for seen in read_owners(connection, backend) if self._sees_all(seen.records)]
-                if self._watched_through != self._connector.lost:
+                if self._watched_through != self._connector.disconnects:
                     self._watch.known.clear()  # while the server was away, no owner could write a heartbeat
-                    self._watched_through = self._connector.lost
+                    self._watched_through = self._connector.disconnects
                 silences = self._watch.silences(seen_now, time.monotonic())
                 for seen in left_by_failover(seen_now, connection, backend, silences):
                     connection.execute(self._expect, {"claimjobs_me": seen.id, "claimjobs_beat": seen.beat})

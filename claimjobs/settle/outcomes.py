@@ -44,7 +44,7 @@ class Outcomes:
     """The jobs as they were claimed, where they are known."""
     batch: int = 0
     """The number of the claim row that these jobs are from; 0: not known."""
-    losses: int | None = None
+    disconnects: int | None = None
     """How often the connection of an owner had been lost before the first try to settle them."""
 
     @property

@@ -296,7 +296,7 @@ class LeaseSettler:
         lost = unwritten - swallowed
         if not refused:
             return Unsettled(lost, {}, held)
-        given = replace(outcomes.only(refused.keys()), batch=outcomes.batch, losses=outcomes.losses)
+        given = replace(outcomes.only(refused.keys()), batch=outcomes.batch, disconnects=outcomes.disconnects)
         wanted = outcomes.only(refused.keys() - outcomes.done.keys())
         wanted.add(self._failures(outcomes, refused))
         written, later, are_duplicates = self._written_of(owner, wanted)

@@ -162,7 +162,7 @@ def _make(connection: sa.Connection, dialect: Dialect, tables: list[sa.Table], r
     kept = [table for table in there if table not in dropped]
     for table in kept:
         check_table(connection, dialect, table)
-    lost = []
+    missing = []
     for table in kept:
         if not is_made_by_us(connection, table):
             continue
@@ -173,7 +173,7 @@ def _make(connection: sa.Connection, dialect: Dialect, tables: list[sa.Table], r
             is_there = index.name in {other["name"] for other in found} or holds(found, [*parts][:-1])
             if index.name == f"{table.name}_claim" and columns >= {*parts} and not is_there:
                 index.create(connection)
-                lost.append(index)
+                missing.append(index)
     created = [table for table in tables if table not in kept]
     for table in created:
         new = table
@@ -183,7 +183,7 @@ def _make(connection: sa.Connection, dialect: Dialect, tables: list[sa.Table], r
         connection.execute(table_comment(new))
         check_table(connection, dialect, new)  # a server may choose another engine than the description
     made, existing, gone = (tuple(table.fullname for table in some) for some in (created, kept, dropped))
-    return MakeResult(made, existing, gone, indexes=tuple(str(index.name) for index in lost))
+    return MakeResult(made, existing, gone, indexes=tuple(str(index.name) for index in missing))
 
 
 def _in_one_schema(connection: sa.Connection, tables: list[sa.Table], dialect: Dialect) -> list[sa.Table]:

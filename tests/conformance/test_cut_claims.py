@@ -73,8 +73,8 @@ def lose_the_connection(backend: Backend, queue: Any) -> None:
     session = connector.transaction(lambda c: c.scalar(sa.text(_ME[backend.family])))
     with backend.engine.connect() as connection:
         connection.execute(backend.dialect.sessions.end_session(session))
-    lost = connector.lost
-    backend.wait_for(lambda: (connector.transaction(_nothing), connector.lost > lost)[-1], "it is noticed")
+    before = connector.disconnects
+    backend.wait_for(lambda: (connector.transaction(_nothing), connector.disconnects > before)[-1], "it is noticed")
 
 
 _ME = dict.fromkeys(("mysql", "mariadb"), "SELECT connection_id()") | {"postgres": "SELECT pg_backend_pid()"}
