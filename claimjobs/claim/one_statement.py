@@ -87,7 +87,7 @@ class BatchStatement(WrittenClaim):
         if rows[0][0] < 0:  # the owner was declared dead: the next claim registers a new id
             return NOTHING
         claimed = self.result(connection, rows, request, owner=owner)
-        return claimed._replace(batch=number if claimed.jobs else 0)
+        return claimed._replace(claim_row=number if claimed.jobs else 0)
 
 
 def batch_statement(backend: Backend, selection: Selection, claim_rows: ClaimRows) -> BatchStatement | None:

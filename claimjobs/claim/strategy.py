@@ -41,7 +41,7 @@ class ClaimResult(NamedTuple):
     """The id of the owner that claimed them."""
     suspects: bool = False
     """Whether these are suspects. Then fewer may be claimed than were wanted."""
-    batch: int = 0
+    claim_row: int = 0
     """The number of the claim row that records them; 0: the claim is recorded in their rows."""
     end: After = None
     """The place of the last candidate, if it read as many as it might and others have locked all of them."""

@@ -94,7 +94,7 @@ class HeldBatches:
         if not self.remove(claimed):
             return []
         kept = weakref.ref(keeper)
-        parts = [ClaimResult([job], 1, 1, claimed.owner, claimed.suspects, claimed.batch) for job in claimed.jobs]
+        parts = [ClaimResult([job], 1, 1, claimed.owner, claimed.suspects, claimed.claim_row) for job in claimed.jobs]
         self._held.update((id(part), HeldBatch(part, batch=kept)) for part in parts)
         return parts
 
@@ -106,9 +106,9 @@ class HeldBatches:
         held = [part for part in parts if self.remove(part)]
         if not held:
             return NOTHING
-        numbers = {part.batch for part in held}
-        is_whole = len(numbers) == 1 and not any(other.claimed.batch in numbers for other in self._held.values())
-        joined = held[0]._replace(jobs=[part.jobs[0] for part in held], batch=numbers.pop() if is_whole else 0)
+        numbers = {part.claim_row for part in held}
+        has_all = len(numbers) == 1 and not any(other.claimed.claim_row in numbers for other in self._held.values())
+        joined = held[0]._replace(jobs=[part.jobs[0] for part in held], claim_row=numbers.pop() if has_all else 0)
         self.add(joined)
         return joined
 

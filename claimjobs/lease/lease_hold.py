@@ -283,7 +283,7 @@ class LeaseHold(Hold):
         self.held.rest(claimed)  # to wait for the database, or for another thread, is no hang
         try:
             with self._alone():
-                outcomes.batch = claimed.batch
+                outcomes.claim_row = claimed.claim_row
                 if outcomes.disconnects is None:
                     outcomes.disconnects = self._connector.disconnects
                 yield

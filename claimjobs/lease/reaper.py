@@ -271,7 +271,7 @@ class Reaper:
         roles = self._backend.roles
         found = [(job.key, roles.value_of("attempts", claim_of(job), 0)) for job in claimed.jobs]
         outcomes = self._outcomes(found, alone=len(found) == 1, charges=True, why=why)
-        outcomes.batch = claimed.batch
+        outcomes.claim_row = claimed.claim_row
         for attempt in self._connector.attempts(patience=0):
             with attempt as connection:
                 stuck = self._write(connection, claimed.owner, outcomes)

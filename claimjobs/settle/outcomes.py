@@ -42,7 +42,7 @@ class Outcomes:
     """Jobs of which one may be the cause of an error."""
     jobs: Mapping[Key, Job] = field(default_factory=dict)
     """The jobs as they were claimed, where they are known."""
-    batch: int = 0
+    claim_row: int = 0
     """The number of the claim row that these jobs are from; 0: not known."""
     disconnects: int | None = None
     """How often the connection of an owner had been lost before the first try to settle them."""
@@ -82,7 +82,7 @@ class Outcomes:
     @property
     def is_done_batch(self) -> bool:
         """Whether they are those of one batch, whose jobs are all done, and one statement can write them."""
-        return bool(self.batch) and self.all_done and len(self.done) <= MANY
+        return bool(self.claim_row) and self.all_done and len(self.done) <= MANY
 
     def count(self, report: Report) -> None:
         """Add them to the report."""

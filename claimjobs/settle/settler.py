@@ -90,7 +90,7 @@ class Settler:
                 raise SomeLost
             return set()
         keys = outcomes.keys()
-        held = self.record.take_out(connection, me, keys, outcomes.batch)
+        held = self.record.take_out(connection, me, keys, outcomes.claim_row)
         unwritten = set(keys) - held
         for write, values in self._writes(connection, outcomes.only(held) if unwritten else outcomes):
             some, given = values["claimjobs_keys"], {**values, **self.record.by(me)}
@@ -105,7 +105,7 @@ class Settler:
     def lock_and_write(self, connection: sa.Connection, me: int, outcomes: Outcomes) -> set[Key]:
         """As `write`, with locks on the jobs before."""
         keys = outcomes.keys()
-        held = self._table.lock(connection, me, self.record.take_out(connection, me, keys, outcomes.batch), keys)
+        held = self._table.lock(connection, me, self.record.take_out(connection, me, keys, outcomes.claim_row), keys)
         short = self.write_locked(connection, me, outcomes.only(held))
         return (set(keys) - held) | self._table.still_held(connection, me, short)
 
@@ -113,7 +113,7 @@ class Settler:
         """Write outcomes for an owner that was declared dead, whose jobs this transaction has locked: as
         `write_locked`.
         """
-        self.record.take_out(connection, owner, outcomes.keys(), outcomes.batch)
+        self.record.take_out(connection, owner, outcomes.keys(), outcomes.claim_row)
         return self.write_locked(connection, owner, outcomes)
 
     def write_locked(self, connection: sa.Connection, me: int | None, outcomes: Outcomes) -> set[Key]:
@@ -193,7 +193,7 @@ def batch_parameters(owner: int, outcomes: Outcomes) -> dict[str, Any]:
     """The parameters of `Settler.done_batch` for the jobs of a claim row."""
     done = list(outcomes.done)
     meant = {"claimjobs_meant": len(done), "claimjobs_keys": done}
-    return {"claimjobs_me": owner, "claimjobs_number": outcomes.batch, **meant}
+    return {"claimjobs_me": owner, "claimjobs_number": outcomes.claim_row, **meant}
 
 
 class Unsettled(NamedTuple):
@@ -296,7 +296,7 @@ class LeaseSettler:
         lost = unwritten - swallowed
         if not refused:
             return Unsettled(lost, {}, held)
-        given = replace(outcomes.only(refused.keys()), batch=outcomes.batch, disconnects=outcomes.disconnects)
+        given = replace(outcomes.only(refused.keys()), claim_row=outcomes.claim_row, disconnects=outcomes.disconnects)
         wanted = outcomes.only(refused.keys() - outcomes.done.keys())
         wanted.add(self._failures(outcomes, refused))
         written, later, are_duplicates = self._written_of(owner, wanted)
