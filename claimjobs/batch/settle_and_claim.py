@@ -97,5 +97,5 @@ class SettleAndClaim:
             raise SomeLost  # sent one by one, each would be a transaction
         rows, [(_, taken)] = answers or [each.statement.rows(connection, each.given, each.reader) for each in sent]
         if taken:  # another claim has some of the jobs: this one is deleted, and the next one finds the others
-            return NOTHING._replace(found=request.limit, owner=me)
+            return NOTHING._replace(candidates=request.limit, owner=me)
         return claim.batch_result(connection, rows, request, owner=me, number=number)

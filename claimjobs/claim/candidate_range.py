@@ -38,7 +38,7 @@ class CandidateRange:
         """When the last request was made, by this machine's clock."""
         self._began, self._from_head = 0.0, False
         """When the first request of this search was made, and whether it began at the head."""
-        self._found = 0
+        self._candidates = 0
         """How many candidates this search has met."""
         self._behind: ClaimRequest | None = None
         """The next request of this search. None: it is over, or begins again elsewhere."""
@@ -62,7 +62,7 @@ class CandidateRange:
         if behind is not None:
             return behind._replace(size=size, limit=max(size, behind.limit))
         after = self._cursor.begin()
-        self._began, self._from_head, self._found = self.since, after is None, 0
+        self._began, self._from_head, self._candidates = self.since, after is None, 0
         limit = size * Overfetch.LARGEST if strategy.is_lazy else self._overfetch.limit(size)
         return ClaimRequest(size, limit, after)
 
@@ -70,26 +70,26 @@ class CandidateRange:
         """Learn from the result of the last request, and count it in the report. Returns it with the number of
         candidates that the search has met."""
         self._overfetch.learn(result, request.size, request.limit)
-        self._report.count_claim(len(result.jobs), candidates=result.found, collisions=result.collisions)
-        self._found += result.found
+        self._report.count_claim(len(result.jobs), candidates=result.candidates, collisions=result.collisions)
+        self._candidates += result.candidates
         # A claim that read as many candidates as it might, and claimed none. A lazy one without a place has met all.
         is_lazy = self._strategy is not None and self._strategy.is_lazy and result.end is None
-        if not (result.jobs or is_lazy) and result.found >= request.limit:
+        if not (result.jobs or is_lazy) and result.candidates >= request.limit:
             widest = WIDEST if result.end is not None else math.inf
             wider = int(min(request.limit * WIDER, max(widest, request.size)))
             self._behind = ClaimRequest(request.size, wider, result.end or request.after)
         else:
             took = time.monotonic() - self._began if self._from_head else None
             self._cursor.learn(result, request, took)
-        return result._replace(found=max(result.found, self._found))
+        return result._replace(candidates=max(result.candidates, self._candidates))
 
     def is_over(self, result: ClaimResult) -> bool:
         """Whether this result is final. If not, claim again: more jobs may be there, or some before the cursor."""
         self._in_vain += not result.jobs
         if self._behind is not None:
             return False
-        nothing_tried = bool(result.found) and not result.examined  # another try would find the same: see LATER
-        if result.jobs or nothing_tried or (self._from_head and (not result.found or self._in_vain >= TRIES)):
+        nothing_tried = bool(result.candidates) and not result.examined  # another try would find the same: see LATER
+        if result.jobs or nothing_tried or (self._from_head and (not result.candidates or self._in_vain >= TRIES)):
             self._in_vain = 0
             return True
         if self._in_vain >= TRIES:
@@ -132,7 +132,7 @@ class Cursor:
             self._head_at = time.monotonic() + min(SHARE * from_head, LONGEST)
         if len(claimed.jobs) == request.size and self._keyset_order is not None:
             self._place = place_of(self._keyset_order, claimed.jobs[-1])
-        elif not claimed.jobs or claimed.found < request.limit:
+        elif not claimed.jobs or claimed.candidates < request.limit:
             self._place = None
         else:  # others had locked what it read: the next claim reads more, from the same place
             self._place = request.after
@@ -169,7 +169,7 @@ class Overfetch:
         if len(claimed.jobs) == size:
             need = self.SPARE * claimed.examined / size if claimed.collisions else 1.0
             self.factor = max(1.0, self.MEMORY * self.factor + (1 - self.MEMORY) * need)
-        elif claimed.found >= limit:  # there was more to read
+        elif claimed.candidates >= limit:  # there was more to read
             self.factor = min(self.factor * (2 if claimed.jobs else 4), self.LARGEST)
 
 
@@ -223,7 +223,7 @@ class Sweep:
     def learn(self, claimed: ClaimResult, request: ClaimRequest, _from_head: float | None) -> None:
         if claimed.jobs and claimed.suspects:
             return  # a claim of suspects leaves other jobs
-        if claimed.jobs and (len(claimed.jobs) == request.size or claimed.found >= request.limit):
+        if claimed.jobs and (len(claimed.jobs) == request.size or claimed.candidates >= request.limit):
             self._go_on_after(tuple(claimed.jobs[-1][name] for name in self._names))
         else:  # no job is left after that place; after the head there is none at all
             self._place, self._ends = None, self._ends[1:] if request.after is not None else []

@@ -189,10 +189,10 @@ class FindAndLock(CursorStatement[CompiledStatement], JobLocks):
         if len(rows) == request.size:
             examined = max(last_of(chosen[-1]), len(chosen))
             return ClaimResult(jobs, examined, examined, suspects=suspects)
-        found = max(len(rows), self._finder.count(connection, request))  # some may have gone since
-        ended = bool(rows) or found < request.limit or self.is_lazy
+        candidates = max(len(rows), self._finder.count(connection, request))  # some may have gone since
+        ended = bool(rows) or candidates < request.limit or self.is_lazy
         end = None if ended else self._finder.end(connection, request)
-        return ClaimResult(jobs, found, found, suspects=suspects, end=end)
+        return ClaimResult(jobs, candidates, candidates, suspects=suspects, end=end)
 
     def phases(self, request: ClaimRequest, keys: list[Key]) -> list[Phase]:
         parameters = {**request.find_parameters, "claimjobs_size": request.size}
@@ -217,8 +217,8 @@ class RecheckedLocks(JobLocks):
         due = set(map(key_of, connection.execute(self._recheck, given)))
         jobs = [job for job in locked.jobs if job.key in due]
         # If some are gone there may be more: the next claim goes on from the same place.
-        found = locked.found if len(jobs) == len(locked.jobs) else max(request.limit, locked.found)
-        return locked._replace(jobs=jobs, found=found)
+        candidates = locked.candidates if len(jobs) == len(locked.jobs) else max(request.limit, locked.candidates)
+        return locked._replace(jobs=jobs, candidates=candidates)
 
     def phases(self, request: ClaimRequest, keys: list[Key]) -> list[Phase]:
         return [*self._locks.phases(request, keys), Phase("check again", self._recheck, {"claimjobs_keys": keys})]
@@ -247,13 +247,13 @@ class SideCarLocks(JobLocks):
         read = {key_of(key): (attempts, group_size) for *key, attempts, group_size in rows}
         jobs = [job for job in locked.jobs if job.key in read]
         # If others have claimed some of them, the next claim goes on after the same place, not from the head.
-        found = locked.found if len(jobs) == len(locked.jobs) else max(request.limit, locked.found)
+        candidates = locked.candidates if len(jobs) == len(locked.jobs) else max(request.limit, locked.candidates)
         if not jobs:  # the search goes on behind them: before them there may be many done keys
-            return locked._replace(jobs=[], found=found, end=place_of(self.keyset_order, locked.jobs[-1]))
+            return locked._replace(jobs=[], candidates=candidates, end=place_of(self.keyset_order, locked.jobs[-1]))
         group_size = read[jobs[0].key][1]
         chosen = [job for job in jobs if read[job.key][1] == group_size][: at_most(request.size, group_size)]
         claimed = [with_claim(job, {self._attempts: read[job.key][0]}) for job in chosen]
-        return locked._replace(jobs=claimed, found=found, suspects=bool(group_size))
+        return locked._replace(jobs=claimed, candidates=candidates, suspects=bool(group_size))
 
     def phases(self, request: ClaimRequest, keys: list[Key]) -> list[Phase]:
         return [*self._locks.phases(request, keys), Phase("check again", self._recheck, {"claimjobs_keys": keys})]

@@ -33,8 +33,8 @@ class ClaimResult(NamedTuple):
     """What one claim did."""
 
     jobs: list[Job]
-    found: int
-    """How many candidates there were. A full claim stops before it has read all of them, and reports `examined`."""
+    candidates: int
+    """How many candidates the claim met. A full claim does not read all of them: then it is as `examined`."""
     examined: int
     """How many candidates, in order, the claim needed for these jobs: those that others had locked or claimed count."""
     owner: int = 0

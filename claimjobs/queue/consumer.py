@@ -169,7 +169,7 @@ class Consumer:
                 self._in_vain = self._in_vain + 1 if claimed.examined and not claimed.jobs else 0
                 if self._in_vain in PROBES:
                     claimed = self._claim_with_rows_locked_first(size, where)
-                elif not claimed.found:
+                elif not claimed.candidates:
                     self._report_unreadable_keys()
             except sa.exc.DataError as error:
                 # An error of the driver: only keys of candidates are converted here.
@@ -199,7 +199,7 @@ class Consumer:
             timer=self.timer,
             since=since,
         )
-        batch.contended = bool(claimed.found) and not claimed.jobs
+        batch.contended = bool(claimed.candidates) and not claimed.jobs
         if claimed.jobs:
             batch.kept_alive = self
             hold.give(claimed, batch, ahead=ahead)

@@ -112,7 +112,7 @@ class RowIsolation:
                 raise error
             raise ClaimRefused(self._access.backend.source.name, _cause(error)) from error
         self._leave(alone)
-        return NOTHING._replace(found=len(candidates) - len(alone))
+        return NOTHING._replace(candidates=len(candidates) - len(alone))
 
     def _candidates(self, plan: ClaimPlan, most: int, error: Exception) -> list[Key]:
         """The keys of the first candidates. Nothing else of these rows is read. It raises what is wrong with every row,

@@ -273,7 +273,7 @@ def test_the_first_of_more_candidates_are_taken_however_the_rows_lie(backend: Ba
             connection.exec_driver_sql("SET LOCAL enable_nestloop = off").close()
             connection.exec_driver_sql("SET LOCAL enable_mergejoin = off").close()
         claimed = algorithm.claim(connection, queue.owner_id, ClaimRequest(1, count))
-        assert claimed.found == (count if counts_all(backend) else claimed.examined)
+        assert claimed.candidates == (count if counts_all(backend) else claimed.examined)
         assert names(claimed.jobs) == [f"{count - 1:04}"]
         connection.rollback()
 
@@ -302,7 +302,7 @@ def test_collisions_are_what_was_met_on_the_way(backend: Backend, size: int) -> 
     algorithm = queue._consumer.plans.plan(None).strategy
     with lock_held(backend, "0000", "0001", "0003", "0015"), at_dialects_isolation(backend) as connection:
         claimed = algorithm.claim(connection, queue.owner_id, ClaimRequest(size, 12))
-        assert claimed.found == (12 if counts_all(backend) else claimed.examined)
+        assert claimed.candidates == (12 if counts_all(backend) else claimed.examined)
         assert claimed.examined == {1: 3, 4: 7}[size]
         assert claimed.collisions == {1: 2, 4: 3}[size]
         connection.rollback()
@@ -315,7 +315,7 @@ def test_a_claim_that_falls_short_has_met_all_the_rest(backend: Backend) -> None
     with lock_held(backend, "0001", "0004"), at_dialects_isolation(backend) as connection:
         claimed = algorithm.claim(connection, queue.owner_id, ClaimRequest(5, 10))
         assert names(claimed.jobs) == ["0000", "0002", "0003"]
-        assert (claimed.found, claimed.examined, claimed.collisions) == (5, 5, 2)
+        assert (claimed.candidates, claimed.examined, claimed.collisions) == (5, 5, 2)
         connection.rollback()
 
 

@@ -56,7 +56,7 @@ def claimed_by_hand(backend: Backend, connection: sa.Connection, queue: Queue) -
     algorithm: ClaimStrategy = queue._consumer.plans.plan(None).strategy
     claimed = algorithm.claim(connection, queue.owner_id, ClaimRequest(SIZE, CANDIDATES))
     assert len(claimed.jobs) == SIZE
-    assert claimed.found == (
+    assert claimed.candidates == (
         claimed.examined if backend.has("lock of what is found") else CANDIDATES
     )  # it took all it wanted
     return [job.key for job in claimed.jobs]
