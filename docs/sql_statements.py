@@ -216,7 +216,7 @@ def _life(roles: ColumnRoles, dialect: Dialect) -> dict[str, Any]:
 
 
 def _asleep(ours: sa.Table, roles: ColumnRoles, dialect: Dialect) -> dict[str, Any]:
-    work = owners.work(roles, Selection(roles.due(database_now()), roles.default_order))
+    work = owners.any_due(roles, Selection(roles.due(database_now()), roles.default_order))
     listen = dialect.sessions.listen(FIRST_OWNER)
     return {
         **({} if listen is None else {"listen": listen}),

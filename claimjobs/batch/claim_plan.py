@@ -30,7 +30,7 @@ from claimjobs.settle.still_due import StillDueRows
 from claimjobs.statements.find import Selection, all_but
 from claimjobs.statements.job_rows import job_rows
 from claimjobs.statements.key_rows import KeyStatements
-from claimjobs.statements.owners import work
+from claimjobs.statements.owners import any_due
 from claimjobs.table.backend import Backend
 from claimjobs.table.claim_index import indexes_of, missing_index, sweep_order
 from claimjobs.table.predicates import OrderBy, Predicate, Where, order_of, predicates_of, read_other_rows
@@ -71,9 +71,9 @@ class ClaimPlan:
         return self._settle_and_claim
 
     @cached_property
-    def work(self) -> sa.ColumnElement[Any]:
+    def has_work(self) -> sa.ColumnElement[Any]:
         """A scalar that is NULL when there is nothing to claim."""
-        return work(self.backend.source, self.selection) if self.due_keys is None else self.due_keys
+        return any_due(self.backend.source, self.selection) if self.due_keys is None else self.due_keys
 
 
 class ClaimPlans:
@@ -97,8 +97,8 @@ class ClaimPlans:
         The others are those of a Queue.
         """
         self.still_due = still_due
-        self.left: dict[Key, None] = {}
-        """The rows that no claim can take: see `row_isolation`."""
+        self.unclaimable: dict[Key, None] = {}
+        """The keys of rows that no claim can take: see `row_isolation`."""
         self._engine, self._backend, self._now = engine, backend, now
         self._where, self._order_by = where, order_by
         self._record, self._locking, self._per_key = record, locking, per_key
@@ -243,8 +243,8 @@ class ClaimPlans:
         source, lexis = self._backend.source, self._backend.dialect.lexis
         both = (predicates_of(one, source, lexis) for one in (self._where, where))
         claimable = sa.true() if self.still_due is None else self.still_due.claimable
-        if self.left:
-            claimable = sa.and_(claimable, all_but(source, "claimjobs_unclaimable", self.left))
+        if self.unclaimable:
+            claimable = sa.and_(claimable, all_but(source, "claimjobs_unclaimable", self.unclaimable))
         return (*chain(*both), claimable)
 
     def _changes(self, where: Where) -> bool:
@@ -295,11 +295,11 @@ class ClaimPlans:
         with connected(self._engine) as connection:
             return sweep_order(connection, self._backend.source)
 
-    def work(self, where: Where) -> sa.ColumnElement[Any] | None:
+    def has_work(self, where: Where) -> sa.ColumnElement[Any] | None:
         """A scalar that is NULL when no job is due. None if a callable gives the predicate."""
-        return None if self._changes(where) else self.plan(where).work
+        return None if self._changes(where) else self.plan(where).has_work
 
     def leave(self, key: Key) -> None:
         """Claim this row no more, because no claim can take it."""
-        self.left[key] = None
+        self.unclaimable[key] = None
         self._last = None  # the first one changes the predicate

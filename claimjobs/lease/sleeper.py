@@ -46,7 +46,7 @@ log = logging.getLogger("claimjobs.sleep")
 class WakeCondition:
     """What an idle loop waits for, and how often to check for it."""
 
-    work: sa.ColumnElement[Any] | None
+    has_work: sa.ColumnElement[Any] | None
     """A scalar that is NULL when there is no work. None: only a claim finds out."""
     first: float
     """Seconds until the first check. The pauses double then."""
@@ -202,16 +202,16 @@ class IdleSleeper:
         """Wait until there is a reason to wake. Raises as SQLAlchemy does."""
         if not (conditions := self._conditions):
             return WakeReason.NOT_IDLE
-        wanted = {each.work for each in conditions}
+        wanted = {each.has_work for each in conditions}
         self._built = {key: built for key, built in self._built.items() if key[0] is None or key[0] in wanted}
         # If only a claim finds out whether there is work for one of the loops, all of them claim when that one does.
-        timed = [each for each in conditions if each.work is None] or conditions
+        timed = [each for each in conditions if each.has_work is None] or conditions
         every = min(each.every for each in timed)
         pause = min(every, *(each.first for each in timed))
         due = time.monotonic() + pause
 
         def has_changed() -> bool:
-            return idle.is_needed() or not self._is_idle() or {each.work for each in self._conditions} != wanted
+            return idle.is_needed() or not self._is_idle() or {each.has_work for each in self._conditions} != wanted
 
         # Listen, and mark the owner asleep: from now on producers wake it.
         listen = self._backend.dialect.sessions.listen(self._row.id)
@@ -255,12 +255,12 @@ class IdleSleeper:
             return WakeReason.WORK
         backend = self._backend
         given = {"claimjobs_me": self._row.id, "claimjobs_claims": backend.roles.recorded_as}
-        for work in wanted or (None,):
-            if (work, careful) not in self._built:
+        for has_work in wanted or (None,):
+            if (has_work, careful) not in self._built:
                 unknown = self._unknown if careful else None
-                self._built[work, careful] = owners.check(backend.owners, work, backend.dialect, unknown)
+                self._built[has_work, careful] = owners.check(backend.owners, has_work, backend.dialect, unknown)
             try:
-                seen = connection.execute(self._built[work, careful], given).one()
+                seen = connection.execute(self._built[has_work, careful], given).one()
             except sa.exc.DBAPIError as error:
                 if backend.dialect.errors.transient_kind(error) == "interrupted":  # a wake that came during the check
                     return WakeReason.WORK

@@ -161,7 +161,7 @@ class BatchLoop:
         """Whether the loop ends after this empty batch. A drain goes on while others have locked the candidates, and
         while the queue is paused: nobody knows then whether a job is due.
         """
-        if self._control.stopping or self._is_over or self._idleness.left <= 0:
+        if self._control.stopping or self._is_over or self._idleness.seconds_left <= 0:
             return True
         drained = (self._drain or self._control.draining) and not (empty.contended or self._control.paused)
         if not (drained and self._drains_retries):
@@ -185,21 +185,21 @@ class BatchLoop:
         # A scalar that is NULL when no job is due, or the queue is paused. None if only a claim finds out whether there
         # is work: then a claim follows after a pause as usual. So it is, too, while transactions of others hold jobs,
         # which look unclaimed.
-        work = None
+        has_work = None
         if control.paused and not empty.contended:
             backend = consumer.access.backend
-            work = resumed(backend.queues, backend.roles.recorded_as)
+            has_work = resumed(backend.queues, backend.roles.recorded_as)
         elif not empty.contended:
-            work = consumer.plans.work(self._where)
-        if work is None:
+            has_work = consumer.plans.has_work(self._where)
+        if has_work is None:
             pause = idleness.pause()
             condition = WakeCondition(None, pause, pause)
         else:
-            condition = WakeCondition(work, FIRST_CHECK, self._poll * RARER)
+            condition = WakeCondition(has_work, FIRST_CHECK, self._poll * RARER)
         ends = time.monotonic() + consumer.plans.longest_sleep
-        with idleness.asleep(costs=work is not None), sleeper.waiting(condition):
-            while not control.woken(min(CHECK, max(0.0, idleness.left))):
-                if self._is_over or idleness.left <= 0 or not sleeper.is_active or time.monotonic() > ends:
+        with idleness.asleep(costs=has_work is not None), sleeper.waiting(condition):
+            while not control.woken(min(CHECK, max(0.0, idleness.seconds_left))):
+                if self._is_over or idleness.seconds_left <= 0 or not sleeper.is_active or time.monotonic() > ends:
                     break
         control.clear_wake()
         consumer.expects_pause = True
@@ -232,13 +232,13 @@ class IdleBackoff:
         self._took = seconds
 
     @property
-    def left(self) -> float:
+    def seconds_left(self) -> float:
         """Seconds until the loop ends."""
         return self._ends - time.monotonic()
 
     def pause(self) -> float:
         """Seconds until the next claim. They double each time, with jitter, so that loops claim at different times."""
-        return min(max(self._backoff.pause(), self._rest), max(self.left, SHORTEST_POLL))
+        return min(max(self._backoff.pause(), self._rest), max(self.seconds_left, SHORTEST_POLL))
 
     @property
     def may_sleep(self) -> bool:

@@ -155,7 +155,7 @@ class RowIsolation:
             )
         if alone and self._hold.owner is not None:
             with suppress(sa.exc.SQLAlchemyError, ClaimjobsError):  # the claim goes on if that cannot be written
-                self._hold.owner.row.note_unclaimable(len(self._plans.left))
+                self._hold.owner.row.note_unclaimable(len(self._plans.unclaimable))
 
 
 def _cause(error: Exception) -> str:

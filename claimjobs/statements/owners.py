@@ -220,17 +220,17 @@ def mark_asleep(owners: sa.Table) -> sa.Update:
 
 
 def check(
-    owners: sa.Table, work: sa.ColumnElement[Any] | None, dialect: Dialect, unknown: sa.Select[Any] | None = None
+    owners: sa.Table, has_work: sa.ColumnElement[Any] | None, dialect: Dialect, unknown: sa.Select[Any] | None = None
 ) -> sa.Select[Any]:
     """What an idle owner checks: whether there is work, how many other owners sleep, and how many are awake.
 
-    `work`: an expression that is NULL if there is no work. None: this check is not about work. `unknown`: the ids of
+    `has_work`: a scalar that is NULL if there is no work. None: this check is not about work. `unknown`: the ids of
     owners that hold jobs and have no row in `owners.alias("known")`, which are not the rows that are counted. With it
     the check is also whether there is something to reclaim: owners that seem dead, and jobs of unknown owners. Session
     locks are checked only for owners that are awake: an owner that sleeps holds no job.
     """
     columns = [
-        (sa.literal(0) if work is None else sa.case((work.is_not(None), 1), else_=0)).label("work"),
+        (sa.literal(0) if has_work is None else sa.case((has_work.is_not(None), 1), else_=0)).label("work"),
         _others(owners, owners.c.asleep.is_not(None)).label("asleep"),
         _others(owners, owners.c.asleep.is_(None)).label("awake"),
     ]
@@ -243,7 +243,7 @@ def check(
     return sa.select(*columns).select_from(owners).where(owners.c.claims == claims)
 
 
-def work(source: ColumnRoles, selection: Selection) -> sa.ColumnElement[Any]:
+def any_due(source: ColumnRoles, selection: Selection) -> sa.ColumnElement[Any]:
     """NULL if no job is due.
 
     It has the order of a claim, so that the planner uses the claim index. Without an order the planner may read the

@@ -459,7 +459,7 @@ def test_a_job_of_a_key_that_was_to_be_later_is_work(backend: Backend, clock: Cl
     assert not queue.claim()
 
     def is_work() -> bool:
-        work = sa.select(queue._consumer.plans.plan(None).work)
+        work = sa.select(queue._consumer.plans.plan(None).has_work)
         with backend.engine.connect() as connection:
             return connection.scalar(work) is not None
 

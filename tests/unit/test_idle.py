@@ -54,12 +54,12 @@ def test_pauses_double_up_to_the_longest_and_begin_anew_with_work(time: Time) ->
 def test_it_is_over_after_so_long_without_work_and_the_last_pause_is_no_storm(time: Time) -> None:
     idleness = IdleBackoff(poll=10.0, idle=3.0)
     time.now += 2.0
-    assert idleness.left == pytest.approx(1.0)
+    assert idleness.seconds_left == pytest.approx(1.0)
     time.now += 0.9999
     for _ in range(10):
         assert about(SHORTEST_POLL)(idleness.pause())
     idleness.worked()
-    assert idleness.left == pytest.approx(3.0)
+    assert idleness.seconds_left == pytest.approx(3.0)
 
 
 def test_it_sleeps_at_once_unless_its_last_sleeps_were_short(time: Time) -> None:
