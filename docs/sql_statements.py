@@ -120,7 +120,7 @@ def _per_key(roles: ColumnRoles, dialect: Dialect, selection: Selection) -> dict
         "waiting": built.waiting,
         "wait": built.wait,
         "end": built.end,
-        "left": built.left,
+        "left": built.remaining,
         "place": built.place,
         "call": dialect.restrict_to_keys(call, ours.key, None),
         "call given back": dialect.restrict_to_keys(
@@ -241,7 +241,7 @@ def _reclaiming(roles: ColumnRoles, dialect: Dialect) -> dict[str, Any]:
         "end session": dialect.sessions.end_session(4711),
         "seize": owners.seize(ours),
         "declare dead": owners.declare_dead(ours),
-        "left behind": owners.left_behind(roles),
+        "left behind": owners.to_reclaim(roles),
         "claims of": owners.claims_of(ours),
         "holder": owners.sessions_of(ours, dialect),
     }

@@ -104,7 +104,7 @@ class KeyRowLocks(JobLocks):
                 return ClaimResult(jobs, len(jobs), len(jobs), suspects=suspects)
             most, may_be_more = len(sweep.without_job), sweep.is_cut or not has_searched
             if not may_be_more:
-                may_be_more = connection.scalar(self._statements.left, {"claimjobs_rows_wanted": most + 1}) > most
+                may_be_more = connection.scalar(self._statements.remaining, {"claimjobs_rows_wanted": most + 1}) > most
         except BaseException:  # the transaction is rolled back
             self._search.begin_again()
             sweep.place, sweep.is_cut = sweep.began, False

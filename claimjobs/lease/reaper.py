@@ -68,7 +68,7 @@ class Reaper:
         self._name = backend.source.name
         self._record = record_of(backend)
         table = outcome_table(backend, self._record)
-        self._left_behind, self._held = table.left_behind, table.left
+        self._to_reclaim, self._held = table.to_reclaim, table.held
         self._unknown, self._expect = self._record.unknown(backend.owners), owners.expect(backend.owners)
         self._records = RecordDescription.of(replace(backend, by_lease=True, records_claims=True))
         self._watch = Watch()
@@ -253,7 +253,7 @@ class Reaper:
             return 0, False, None
         is_first_time = bool(connection.execute(owners.declare_dead(table), me).rowcount)
         # `held`: all its jobs. `rows`: those of them that no other session has locked; only these are written now.
-        rows = connection.execute(self._left_behind, me).all()
+        rows = connection.execute(self._to_reclaim, me).all()
         held = connection.execute(self._held, me).all()
         stuck, failed = 0, None
         if rows:

@@ -135,13 +135,13 @@ class OutcomeTable(ABC):
 
     @property
     @abstractmethod
-    def left_behind(self) -> sa.Select[Any]:
-        """The jobs that a dead owner `me` has left, locked where that is needed: their keys, then attempts."""
+    def to_reclaim(self) -> sa.Select[Any]:
+        """Lock, where needed, the jobs of a dead owner `me` that can be reclaimed now: their keys, then attempts."""
 
     @property
     @abstractmethod
-    def left(self) -> sa.Select[Any]:
-        """The keys of all jobs that a dead owner `me` has left, also of those that another session has locked."""
+    def held(self) -> sa.Select[Any]:
+        """The keys of all jobs that a dead owner `me` holds, also of those that another session has locked."""
 
 
 class JobsTable(OutcomeTable):
@@ -171,11 +171,11 @@ class JobsTable(OutcomeTable):
         return True
 
     @property
-    def left_behind(self) -> sa.Select[Any]:
-        return owners.left_behind(self.roles)
+    def to_reclaim(self) -> sa.Select[Any]:
+        return owners.to_reclaim(self.roles)
 
     @property
-    def left(self) -> sa.Select[Any]:
+    def held(self) -> sa.Select[Any]:
         return sa.select(*self.roles.key).where(self.roles.mine)
 
 
@@ -224,13 +224,13 @@ class SideCarTable(OutcomeTable):
         return False
 
     @property
-    def left_behind(self) -> sa.Select[Any]:
+    def to_reclaim(self) -> sa.Select[Any]:
         """Most jobs have no row in the side-car."""
-        return side_car.left_behind(self._pair)
+        return side_car.to_reclaim(self._pair)
 
     @property
-    def left(self) -> sa.Select[Any]:
-        return self.left_behind.with_only_columns(*self._pair.source.key)
+    def held(self) -> sa.Select[Any]:
+        return self.to_reclaim.with_only_columns(*self._pair.source.key)
 
 
 def outcome_table(backend: Backend, record: ClaimRecord, also_writes: Sequence[str] = ()) -> OutcomeTable:

@@ -97,7 +97,7 @@ class KeyStatements:
         return rows.where(which).order_by(at, *self.key)
 
     @cached_property
-    def left(self) -> sa.Select[Any]:
+    def remaining(self) -> sa.Select[Any]:
         """How many key rows are due, or held back while they have a job for this claim, up to the parameter
         `claimjobs_rows_wanted`.
         """

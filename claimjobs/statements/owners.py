@@ -116,8 +116,8 @@ def held(roles: ColumnRoles) -> sa.Select[Any]:
     return sa.select(*roles.key).where(roles.mine)
 
 
-def left_behind(roles: ColumnRoles) -> sa.Select[Any]:
-    """Lock the jobs that `me` holds and nobody else has locked: their keys, then attempts. They are released next."""
+def to_reclaim(roles: ColumnRoles) -> sa.Select[Any]:
+    """Lock the jobs that `me` holds and nobody else has locked: their keys, then attempts. They are reclaimed next."""
     attempts = sa.literal(0) if roles.attempts is None else counted(roles.attempts)
     jobs = sa.select(*roles.key, attempts).where(roles.mine).order_by(*roles.key)
     return jobs.with_for_update(skip_locked=True, key_share=True, of=roles.table)

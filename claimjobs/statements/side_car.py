@@ -126,7 +126,7 @@ def unclaimed(pair: SideCarJoin) -> sa.ColumnElement[bool]:
     return sa.and_(~sa.exists().where(pair.same_key, ~said).correlate(pair.source.table), pair.source.in_no_claim_row)
 
 
-def left_behind(pair: SideCarJoin) -> sa.Select[Any]:
+def to_reclaim(pair: SideCarJoin) -> sa.Select[Any]:
     """The rows in claim rows of `me` that are neither done nor dead: their keys, then failed attempts."""
     theirs = cast(ClaimRows, pair.source.claim_rows)  # with a side-car each claim is one
     mine = theirs.contain(theirs.of(sa.bindparam("claimjobs_me", type_=sa.Integer)))
