@@ -46,13 +46,13 @@ class Job(Mapping[str, Any]):
     job any more: it was cancelled, or given to others. If a column is called so, it is that: see `Batch.holds`.
     """
 
-    __slots__ = ("_claim", "_made", "_places", "_row", "is_lost", "key")
+    __slots__ = ("_entry", "_made", "_places", "_row", "is_lost", "key")
 
     def __init__(
         self,
         key: Any,
         row: Mapping[str, Any] | Sequence[Any],
-        claim: Mapping[str, Any] | None = None,
+        entry: Mapping[str, Any] | None = None,
         places: Places | None = None,
     ) -> None:
         """`row`: the columns by name; or values, whose columns are in `places`. A value is converted when it is read,
@@ -60,7 +60,7 @@ class Job(Mapping[str, Any]):
         """
         self.key = key
         self._row: Any = row
-        self._claim = claim
+        self._entry = entry
         self._places = places
         self._made: dict[str, Any] | None = None
         self.is_lost = False
@@ -74,7 +74,7 @@ class Job(Mapping[str, Any]):
             raise AttributeError(f"job {key_in_message(self.key)} has no column {column!r}") from None
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return Job, (self.key, dict(self), None if self._claim is None else dict(self._claim))
+        return Job, (self.key, dict(self), None if self._entry is None else dict(self._entry))
 
     def __getitem__(self, column: str) -> Any:
         if self._places is None:
@@ -113,14 +113,14 @@ class Job(Mapping[str, Any]):
         return f"<Job {self.key!r}>"
 
 
-def claim_of(job: Job) -> Mapping[str, Any]:
-    """The columns of the claim on a job: its row, or its row in the side-car."""
-    return job if job._claim is None else job._claim
+def entry_of(job: Job) -> Mapping[str, Any]:
+    """The columns of an outcome, such as the attempts: in the row of the job, or in its entry in the side-car."""
+    return job if job._entry is None else job._entry
 
 
-def with_claim(job: Job, claim: Mapping[str, Any]) -> Job:
-    """The job, with the columns of its claim, which are in the side-car."""
-    job._claim = claim
+def with_entry(job: Job, entry: Mapping[str, Any]) -> Job:
+    """The job, with the columns of its entry in the side-car."""
+    job._entry = entry
     return job
 
 

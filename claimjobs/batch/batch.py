@@ -20,7 +20,7 @@ from claimjobs.claim.strategy import ClaimResult
 from claimjobs.database.clock import DatabaseClock, in_seconds
 from claimjobs.dialects import Key
 from claimjobs.errors import BatchMisused, BatchRolledBack, Fail, OutcomeRefused, Unreadable
-from claimjobs.job import Job, claim_of
+from claimjobs.job import Job, entry_of
 from claimjobs.key_text import key_in_message, text_of
 from claimjobs.options import Retry, bounded
 from claimjobs.report import Report
@@ -191,7 +191,7 @@ class Batch:
         """
         if isinstance(error, Fail):
             retry, retry_in = retry and error.retry, error.retry_in if retry_in is None else retry_in
-        failures = self._roles.value_of("attempts", claim_of(job), 0) if job.key in self._jobs else 0
+        failures = self._roles.value_of("attempts", entry_of(job), 0) if job.key in self._jobs else 0
         is_last = not retry or (self._roles.attempts is not None and self._retry.is_last(failures))
         if is_last:
             self._roles.need_state(DEAD, "keeping a job that failed for the last time")
@@ -224,7 +224,7 @@ class Batch:
             self._outcomes.failed[job.key].group = 1
         elif self._undecided and self._roles.can_suspect:
             jobs, said = self.undecided, self._roles.kept_of(_said_by(error))
-            waits = [self._retry.wait(self._roles.value_of("attempts", claim_of(job), 0)) for job in jobs]
+            waits = [self._retry.wait(self._roles.value_of("attempts", entry_of(job), 0)) for job in jobs]
             self._undo(jobs)
             for key, wait in zip(self._decide(jobs), waits, strict=True):
                 self._outcomes.suspects[key] = Failure(said, wait)

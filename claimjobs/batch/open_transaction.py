@@ -21,7 +21,7 @@ from claimjobs.database.error_translation import raised_as_sqlalchemy_does, reas
 from claimjobs.database.transactions import in_utc, savepoint
 from claimjobs.dialects.error_codes import LOST, READ_ONLY
 from claimjobs.errors import BatchRolledBack, CrossedFork, NoOpenTransaction, ReadOnly, WriteSwallowed
-from claimjobs.job import claim_of
+from claimjobs.job import entry_of
 from claimjobs.options import Liveness, Retry
 from claimjobs.report import Report
 from claimjobs.settle.outcomes import Outcomes
@@ -396,7 +396,7 @@ class IsolatingSettle:
         instead = self.written.only(set(self.written.keys()) - set(done))
         text = roles.kept_of(f"its outcome cannot be written: {reason(error)}")
         for key in done:
-            attempts = roles.value_of("attempts", claim_of(self.written.jobs[key]), 0)
+            attempts = roles.value_of("attempts", entry_of(self.written.jobs[key]), 0)
             if len(done) > 1:
                 instead.suspects[key] = Failure(text, self._retry.wait(attempts))
             elif self._retry.is_last(attempts):

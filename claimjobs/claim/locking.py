@@ -25,7 +25,7 @@ from claimjobs.claim.strategy import NOTHING, ClaimRequest, ClaimResult, ClaimSt
 from claimjobs.database.compiled_statement import CompiledStatement
 from claimjobs.database.statement_size import cut, most_keys
 from claimjobs.dialects import Key
-from claimjobs.job import Job, key_of, with_claim
+from claimjobs.job import Job, key_of, with_entry
 from claimjobs.options import HOLDS, HoldKind
 from claimjobs.statements.claim import find_and_lock, last_of, lock, lock_first
 from claimjobs.statements.find import SIZE, KeysetOrder, Selection
@@ -252,7 +252,7 @@ class SideCarLocks(JobLocks):
             return locked._replace(jobs=[], candidates=candidates, end=place_of(self.keyset_order, locked.jobs[-1]))
         group_size = read[jobs[0].key][1]
         chosen = [job for job in jobs if read[job.key][1] == group_size][: at_most(request.size, group_size)]
-        claimed = [with_claim(job, {self._attempts: read[job.key][0]}) for job in chosen]
+        claimed = [with_entry(job, {self._attempts: read[job.key][0]}) for job in chosen]
         return locked._replace(jobs=claimed, candidates=candidates, suspects=bool(group_size))
 
     def phases(self, request: ClaimRequest, keys: list[Key]) -> list[Phase]:

@@ -28,7 +28,7 @@ from claimjobs.database.transactions import savepoint
 from claimjobs.dialects import Key
 from claimjobs.dialects.types import database_now
 from claimjobs.errors import ClaimjobsError, StatementTimedOut, WriteSwallowed
-from claimjobs.job import Job, claim_of, key_of, with_claim
+from claimjobs.job import Job, entry_of, key_of, with_entry
 from claimjobs.key_text import key_in_message
 from claimjobs.lease.owner_row import END_OF_SESSION
 from claimjobs.lease.registry import OwnerState, Watch, dead_among, left_by_failover, read_owners
@@ -269,7 +269,7 @@ class Reaper:
     def give_up(self, claimed: ClaimResult, why: str) -> None:
         """Reclaim the jobs of one batch, whose owner lives, and whose handler hangs."""
         roles = self._backend.roles
-        found = [(job.key, roles.value_of("attempts", claim_of(job), 0)) for job in claimed.jobs]
+        found = [(job.key, roles.value_of("attempts", entry_of(job), 0)) for job in claimed.jobs]
         outcomes = self._outcomes(found, alone=len(found) == 1, charges=True, why=why)
         outcomes.claim_row = claimed.claim_row
         for attempt in self._connector.attempts(patience=0):
@@ -344,11 +344,11 @@ class Reaper:
                 outcomes = self.unreported.popleft()
             except IndexError:  # another thread may have taken the last one
                 return
-            outcomes.jobs = {key: self._job(key, claim_of(job)) for key, job in outcomes.jobs.items()}
+            outcomes.jobs = {key: self._job(key, entry_of(job)) for key, job in outcomes.jobs.items()}
             self._failures.report(outcomes)
 
-    def _job(self, key: Key, claim: Mapping[str, Any]) -> Job:
-        """The job as it is now, with its claim as it was; without columns if it is gone or cannot be read."""
+    def _job(self, key: Key, entry: Mapping[str, Any]) -> Job:
+        """The job as it is now, with its entry as it was; without columns if it is gone or cannot be read."""
         source, dialect = self._backend.source, self._backend.dialect
         reader = RowReader(source, dialect)
         statement = CompiledStatement(owners.reclaimed(source, dialect, reader.columns))
@@ -357,8 +357,8 @@ class Reaper:
                 with attempt as connection:
                     rows = statement.rows(connection, {"claimjobs_keys": [key]}, reader)
             if rows:
-                return with_claim(reader.jobs(rows[:1])[0], claim)
-        return Job(key, {}, claim)
+                return with_entry(reader.jobs(rows[:1])[0], entry)
+        return Job(key, {}, entry)
 
 
 class KeyCalls:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from claimjobs.callables import require_finished
 from claimjobs.database.error_translation import reason
 from claimjobs.dialects import Key
-from claimjobs.job import Job, claim_of
+from claimjobs.job import Job, entry_of
 from claimjobs.key_text import key_in_message
 from claimjobs.log_events import HOOK_FAILED, JOB_DEAD, JOB_RETRY
 from claimjobs.log_records import log_safely
@@ -84,7 +84,7 @@ class Failures:
 
     def _fields(self, event: str, key: Key, outcomes: Outcomes, failure: Failure) -> dict[str, object]:
         job, raised = outcomes.jobs.get(key), failure.raised
-        before = 0 if job is None else self._roles.value_of("attempts", claim_of(job), 0)
+        before = 0 if job is None else self._roles.value_of("attempts", entry_of(job), 0)
         error = failure.error if raised is None else f"{type(raised).__name__}: {reason(raised)}"
         return {"event": event, "queue": self._name, "key": key, "attempts": before + 1, "error": error}
 

@@ -17,7 +17,7 @@ from claimjobs.database.connection import Connector
 from claimjobs.database.statement_size import cut
 from claimjobs.dialects import Key
 from claimjobs.errors import BadArgument, DoneUndecided, StatementTimedOut, key_unequal
-from claimjobs.job import Job, claim_of, key_of
+from claimjobs.job import Job, entry_of, key_of
 from claimjobs.options import FINISHES, LEAVE, Finish, Retry
 from claimjobs.settle.outcome_table import OutcomeTable, OutcomeWrite
 from claimjobs.settle.outcomes import Outcomes
@@ -354,7 +354,7 @@ class LeaseSettler:
         if self._roles.can_retry and self._roles.can_be_dead:
             for key, why in refused.items():
                 if key in outcomes.done and key in outcomes.jobs:
-                    attempts = self._roles.value_of("attempts", claim_of(outcomes.jobs[key]), 0)
+                    attempts = self._roles.value_of("attempts", entry_of(outcomes.jobs[key]), 0)
                     text = self._roles.kept_of(f"its outcome cannot be written: {why}")
                     if why == SWALLOWED or self._retry.is_last(attempts):
                         failed.dead[key] = Failure(text)

@@ -157,7 +157,7 @@ class JobRowsBesideSideCar(JobRows):
         """A job that failed waits by the side-car, any other one by its row."""
         run_at = self._roles.need("run_at", "waiting for a retry")
         mine = self._pair.source.run_at
-        return sa.func.coalesce(self._pair.in_claim(run_at), now if mine is None else mine, now)
+        return sa.func.coalesce(self._pair.in_entry(run_at), now if mine is None else mine, now)
 
     @property
     def group_size(self) -> sa.ColumnElement[int]:

@@ -1,4 +1,4 @@
-"""A side-car: `source` is the user's table with the jobs, `claims` is the second table with their outcomes."""
+"""A side-car: `source` is the user's table with the jobs, `side_car` is the second table, with their outcomes."""
 
 from __future__ import annotations
 
@@ -25,35 +25,35 @@ class SideCarJoin:
     """The user's table and its side-car."""
 
     source: ColumnRoles
-    claims: ColumnRoles
+    side_car: ColumnRoles
     dialect: Dialect
     now: sa.ColumnElement[Any]
 
     @property
     def same_key(self) -> sa.ColumnElement[bool]:
-        """The predicate of a row and its claim."""
-        return sa.and_(*(ours == theirs for ours, theirs in zip(self.claims.key, self.source.key, strict=True)))
+        """The predicate of a row and its entry in the side-car."""
+        return sa.and_(*(ours == theirs for ours, theirs in zip(self.side_car.key, self.source.key, strict=True)))
 
-    def in_claim(self, expression: Any) -> sa.ScalarSelect[Any]:
-        """An expression over the claim on a row; NULL if there is no claim.
+    def in_entry(self, expression: Any) -> sa.ScalarSelect[Any]:
+        """An expression over the entry of a row in the side-car; NULL if it has none.
 
-        It is a subquery for each row, through the primary key, and no join. With a join the planner may read all claims
+        It is a subquery for each row, through the primary key, and no join. With a join the planner may read them all
         before the first row (MariaDB always, MySQL if it believes that they are few). And in a subquery the columns of
-        the claims do not clash with those that a user's predicate names without their table.
+        the side-car do not clash with those that a user's predicate names without their table.
         """
         return sa.select(expression).where(self.same_key).correlate(self.source.table).scalar_subquery()
 
     @property
     def group_size(self) -> sa.ColumnElement[int]:
         """The size of the group of suspects of a job that may be claimed. Less than 0: the job may not be claimed."""
-        suspect = self.claims.need("suspect", "claiming")
-        size = sa.case((self.claims.due(self.now), suspect), else_=-1)
-        return sa.func.coalesce(self.in_claim(size), 0, type_=sa.Integer)
+        suspect = self.side_car.need("suspect", "claiming")
+        size = sa.case((self.side_car.due(self.now), suspect), else_=-1)
+        return sa.func.coalesce(self.in_entry(size), 0, type_=sa.Integer)
 
     @property
     def attempts(self) -> sa.Column[Any]:
         """The counter of failed attempts."""
-        return self.claims.need("attempts", "claiming")
+        return self.side_car.need("attempts", "claiming")
 
 
 def recheck(pair: SideCarJoin) -> sa.Select[Any]:
@@ -61,30 +61,30 @@ def recheck(pair: SideCarJoin) -> sa.Select[Any]:
 
     One statement looks at claim rows and at the side-car: a settle may bring a job from one to the other in between.
     """
-    source, attempts = pair.source, sa.func.coalesce(pair.in_claim(pair.attempts), 0)
+    source, attempts = pair.source, sa.func.coalesce(pair.in_entry(pair.attempts), 0)
     rows = sa.select(*source.key, attempts.label(ATTEMPTS), pair.group_size.label(SUSPECT))
     return rows.where(pair.dialect.among(source.key, "claimjobs_keys"), pair.group_size >= 0, source.in_no_claim_row)
 
 
 def note(pair: SideCarJoin) -> sa.Executable:
     """Insert an unclaimed row for those of `keys` that have none: outcomes are written into it."""
-    run_at = pair.claims.need("run_at", "claiming")
+    run_at = pair.side_car.need("run_at", "claiming")
     rows = sa.select(*pair.source.key, pair.now).where(pair.dialect.among(pair.source.key, "claimjobs_keys"))
-    columns = [*pair.claims.key, run_at]
-    return pair.dialect.upsert(pair.claims.table, columns, rows.order_by(*pair.source.key), values={}, guard=sa.true())
+    columns, ordered = [*pair.side_car.key, run_at], rows.order_by(*pair.source.key)
+    return pair.dialect.upsert(pair.side_car.table, columns, ordered, values={}, guard=sa.true())
 
 
 def finish(pair: SideCarJoin) -> sa.Executable:
     """Done: keep the keys as done. A claim has written no row of the side-car."""
-    claims = pair.claims
+    side_car = pair.side_car
     # The state is assigned last: MySQL assigns in order, and later expressions would read the new state.
-    values = {claims.need("owner_date", "finishing"): pair.now, **claims.state.becomes(DONE)}
-    fresh = {**values, claims.need("run_at", "finishing"): pair.now}
+    values = {side_car.need("owner_date", "finishing"): pair.now, **side_car.state.becomes(DONE)}
+    fresh = {**values, side_car.need("run_at", "finishing"): pair.now}
     given = [sa.literal(value, column.type) if isinstance(value, str) else value for column, value in fresh.items()]
     rows = sa.select(*pair.source.key, *given).where(pair.dialect.among(pair.source.key, "claimjobs_keys"))
-    columns = [*claims.key, *fresh]
-    guard = claims.state.columns_say(UNCLAIMED)
-    upsert = pair.dialect.upsert(claims.table, columns, rows.order_by(*pair.source.key), values=values, guard=guard)
+    columns = [*side_car.key, *fresh]
+    guard = side_car.state.columns_say(UNCLAIMED)
+    upsert = pair.dialect.upsert(side_car.table, columns, rows.order_by(*pair.source.key), values=values, guard=guard)
     return upsert.execution_options(preserve_rowcount=True)
 
 
@@ -102,8 +102,8 @@ def remove(pair: SideCarJoin) -> sa.Delete:
 
 
 def of_jobs(pair: SideCarJoin, where: Predicates) -> sa.ColumnElement[bool]:
-    """The predicate of a claim whose row of the user's table meets all these conditions."""
-    return sa.exists().where(pair.same_key, *where).correlate(pair.claims.table)
+    """The predicate of an entry whose row of the user's table meets all these conditions."""
+    return sa.exists().where(pair.same_key, *where).correlate(pair.side_car.table)
 
 
 def waiting(pair: SideCarJoin, of_queue: Predicates) -> sa.Select[Any]:
@@ -112,9 +112,9 @@ def waiting(pair: SideCarJoin, of_queue: Predicates) -> sa.Select[Any]:
     A failed job waits by the side-car.
     """
     jobs, mine, due, oldest, now = counts(pair.source, pair.now, of_queue)
-    run_at = pair.claims.need("run_at", "waiting for a retry")
+    run_at = pair.side_car.need("run_at", "waiting for a retry")
     passed = of_jobs(pair, [pair.source.run_at_passed(pair.now), *of_queue])
-    later = sa.select(sa.func.count()).where(pair.claims.state.columns_say(UNCLAIMED), run_at > pair.now, passed)
+    later = sa.select(sa.func.count()).where(pair.side_car.state.columns_say(UNCLAIMED), run_at > pair.now, passed)
     name = sa.literal(UNCLAIMED).label("claimjobs_state")
     columns = (jobs, mine, (due.element - later.scalar_subquery()).label("due"), oldest, now, name)
     return sa.select(*columns).select_from(pair.source.table).where(unclaimed(pair))
@@ -122,7 +122,7 @@ def waiting(pair: SideCarJoin, of_queue: Predicates) -> sa.Select[Any]:
 
 def unclaimed(pair: SideCarJoin) -> sa.ColumnElement[bool]:
     """The predicate of a row that nobody has claimed and that is neither done nor dead."""
-    said = pair.claims.state.columns_say(UNCLAIMED)
+    said = pair.side_car.state.columns_say(UNCLAIMED)
     return sa.and_(~sa.exists().where(pair.same_key, ~said).correlate(pair.source.table), pair.source.in_no_claim_row)
 
 
@@ -130,6 +130,6 @@ def to_reclaim(pair: SideCarJoin) -> sa.Select[Any]:
     """The rows in claim rows of `me` that are neither done nor dead: their keys, then failed attempts."""
     theirs = cast(ClaimRows, pair.source.claim_rows)  # with a side-car each claim is one
     mine = theirs.contain(theirs.of(sa.bindparam("claimjobs_me", type_=sa.Integer)))
-    rows = sa.select(*pair.source.key, sa.func.coalesce(pair.in_claim(pair.attempts), 0))
-    said = sa.case((pair.claims.state.columns_say(UNCLAIMED), 1), else_=0)
-    return rows.where(mine, sa.func.coalesce(pair.in_claim(said), 1) == 1).order_by(*pair.source.key)
+    rows = sa.select(*pair.source.key, sa.func.coalesce(pair.in_entry(pair.attempts), 0))
+    said = sa.case((pair.side_car.state.columns_say(UNCLAIMED), 1), else_=0)
+    return rows.where(mine, sa.func.coalesce(pair.in_entry(said), 1) == 1).order_by(*pair.source.key)

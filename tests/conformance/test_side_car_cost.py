@@ -81,7 +81,7 @@ def test_a_settle_finds_rows_by_their_keys_though_nothing_is_known_of_the_table(
     queue = orders(backend, 300)
     batch = queue.claim(300)
     pair = pair_of(queue)
-    guard = settle.SettleGuard(pair.claims, pair.dialect, sa.true())
+    guard = settle.SettleGuard(pair.side_car, pair.dialect, sa.true())
     of_pair = {"finish": statements.finish, "remove": statements.remove}
     statement: Any = of_pair[outcome](pair) if outcome in of_pair else getattr(settle, outcome)(guard)
     plan = plan_of(backend, queue, getattr(statement, "select", statement), {"claimjobs_keys": keys(batch)})
