@@ -295,10 +295,10 @@ class KeyRowLocks(JobLocks):
         passed = self._end_or_wait(connection, [row for row in key_rows if row.found_none], until)
         if until:
             connection.execute(self._statements.wait, [{AT: at, **parts_of(key)} for key, at in until.items()])
-        sweep.known -= {row.key for row in key_rows if row.claimed}
-        if passed - sweep.known and not sweep.is_cut:  # a job may have been inserted while this claim searched
+        sweep.passed -= {row.key for row in key_rows if row.claimed}
+        if passed - sweep.passed and not sweep.is_cut:  # a job may have been inserted while this claim searched
             sweep.place = None
-        sweep.known |= passed
+        sweep.passed |= passed
         sweep.without_job |= passed
 
     def _place_rated(self, connection: sa.Connection, key_rows: list[KeyRow], pace: Rate, *, moves: bool) -> None:

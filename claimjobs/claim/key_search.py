@@ -86,8 +86,8 @@ class KeySweep:
     """Whether the sweep has begun at the first key row, or goes on there now."""
     without_job: set[Any] = field(default_factory=set)
     """The keys of this sweep that are due and have no job for it."""
-    known: set[Any] = field(default_factory=set)
-    """The same, of the sweeps since the last one that began at the first key row because it was time."""
+    passed: set[Any] = field(default_factory=set)
+    """The same, of all sweeps since a claim began at the first key row because it was time."""
     held_back: list[Any] = field(default_factory=list)
     """The keys that the last claim has held back, because of the limit."""
     jobs_a_key: float = 1.0
@@ -104,7 +104,7 @@ class KeySweep:
         if not self.is_cut:
             if not fair or time.monotonic() >= self.head_at:
                 self.place, self.head_at = None, time.monotonic() + HEAD
-                self.known.clear()
+                self.passed.clear()
             self.is_from_head = self.place is None
             self.without_job.clear()
         self.began, self.is_cut = self.place, False

@@ -90,7 +90,7 @@ class Reaper:
                 calm = self._connector.is_calm
                 seen_now = [seen for seen in read_owners(connection, backend) if self._sees_all(seen.records)]
                 if self._watched_through != self._connector.disconnects:
-                    self._watch.known.clear()  # while the server was away, no owner could write a heartbeat
+                    self._watch.heartbeats.clear()  # while the server was away, no owner could write a heartbeat
                     self._watched_through = self._connector.disconnects
                 silences = self._watch.silences(seen_now, time.monotonic())
                 for seen in left_by_failover(seen_now, connection, backend, silences):

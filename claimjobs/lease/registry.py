@@ -123,22 +123,22 @@ class Watch:
     """
 
     def __init__(self) -> None:
-        self.known: dict[int, _Heartbeat] = {}
+        self.heartbeats: dict[int, _Heartbeat] = {}
         """By the id of the owner."""
 
     def silences(self, owners: Sequence[OwnerState], at: float) -> dict[int, float]:
         """For how many seconds each owner has been silent; `at`: this machine's clock, in seconds."""
-        before, self.known = self.known, {}
+        before, self.heartbeats = self.heartbeats, {}
         for seen in owners:
             known = before.get(seen.id)
             if known is not None and known.beat == seen.beat:
-                self.known[seen.id] = replace(known, seen=at)
+                self.heartbeats[seen.id] = replace(known, seen=at)
                 continue
             silence = max(0.0, seen.silence)
             if known is not None and seen.beat > known.beat:
                 silence = min(silence, at - known.seen)
-            self.known[seen.id] = _Heartbeat(seen.beat, silence, since=at, seen=at)
-        return {id_: newest.silence + at - newest.since for id_, newest in self.known.items()}
+            self.heartbeats[seen.id] = _Heartbeat(seen.beat, silence, since=at, seen=at)
+        return {id_: newest.silence + at - newest.since for id_, newest in self.heartbeats.items()}
 
 
 def dead_among(

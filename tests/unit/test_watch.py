@@ -59,7 +59,7 @@ def test_who_was_away_itself_goes_by_the_databases_clock() -> None:
 def test_what_is_forgotten_is_seen_for_the_first_time() -> None:
     watch = Watch()
     assert silence(watch, 0, 0, at=100) == 0
-    watch.known.clear()
+    watch.heartbeats.clear()
     assert silence(watch, 0, HOUR, at=101) == HOUR
 
 
