@@ -84,8 +84,8 @@ def _row(
     keys: sa.ColumnElement[Any],
     ends: Sequence[sa.ColumnElement[Any]],
 ) -> sa.Select[Any]:
-    claims, ends = sa.literal(claim_rows.recorded_as, sa.String), ends if claim_rows.have_ranges else ()
-    return sa.select(_ME, NUMBER, claims, jobs, keys, *ends, database_now())
+    name, ends = sa.literal(claim_rows.recorded_as, sa.String), ends if claim_rows.have_ranges else ()
+    return sa.select(_ME, NUMBER, name, jobs, keys, *ends, database_now())
 
 
 def _inserted(claim_rows: ClaimRows, row: sa.Select[Any]) -> sa.Insert:

@@ -78,9 +78,9 @@ def leave(owners: sa.Table) -> sa.Delete:
 def everyone(owners: sa.Table, dialect: Dialect) -> sa.Select[Any]:
     """All owners of the table `claims`, each with the session that holds its lock, and the database's time."""
     holder = dialect.sessions.lock_holder(owners, owners.c.id).label("holder")
-    claims = sa.bindparam("claims", type_=sa.String)
+    recorded_as = sa.bindparam("claims", type_=sa.String)
     columns = (*owners.columns, holder, database_now().label("now"))
-    return sa.select(*columns).where(owners.c.claims == claims).order_by(owners.c.id)
+    return sa.select(*columns).where(owners.c.claims == recorded_as).order_by(owners.c.id)
 
 
 def sessions_of(owners: sa.Table, dialect: Dialect) -> sa.Select[Any]:
@@ -178,32 +178,32 @@ def me(owners: sa.Table) -> sa.ColumnElement[bool]:
 # --- a row of the table of queues says that nobody claims from a table -------------------------------------
 
 
-def paused(queues: sa.Table, claims: str) -> sa.Select[Any]:
+def paused(queues: sa.Table, recorded_as: str) -> sa.Select[Any]:
     """Since when the queue is paused, why, and the database's time. No row: it is not paused."""
-    is_paused = sa.and_(queues.c.claims == claims, queues.c.paused.is_not(None))
+    is_paused = sa.and_(queues.c.claims == recorded_as, queues.c.paused.is_not(None))
     return sa.select(queues.c.paused, queues.c.reason, database_now().label("now")).where(is_paused)
 
 
-def resumed(queues: sa.Table, claims: str) -> sa.ColumnElement[Any]:
+def resumed(queues: sa.Table, recorded_as: str) -> sa.ColumnElement[Any]:
     """NULL while the queue is paused."""
-    is_paused = sa.exists().where(queues.c.claims == claims, queues.c.paused.is_not(None))
+    is_paused = sa.exists().where(queues.c.claims == recorded_as, queues.c.paused.is_not(None))
     return sa.select(sa.literal(1)).where(~is_paused).scalar_subquery()
 
 
-def pause(queues: sa.Table, claims: str, reason: str | None) -> sa.Update:
+def pause(queues: sa.Table, recorded_as: str, reason: str | None) -> sa.Update:
     """Pause a queue that has a row. If it is paused already, only the reason changes."""
     since = sa.func.coalesce(queues.c.paused, database_now())
-    return sa.update(queues).where(queues.c.claims == claims).values(paused=since, reason=reason)
+    return sa.update(queues).where(queues.c.claims == recorded_as).values(paused=since, reason=reason)
 
 
-def pause_first(queues: sa.Table, claims: str, reason: str | None) -> sa.Insert:
+def pause_first(queues: sa.Table, recorded_as: str, reason: str | None) -> sa.Insert:
     """Pause a queue that has no row."""
-    return sa.insert(queues).values(claims=claims, paused=database_now(), reason=reason)
+    return sa.insert(queues).values(claims=recorded_as, paused=database_now(), reason=reason)
 
 
-def resume(queues: sa.Table, claims: str) -> sa.Delete:
+def resume(queues: sa.Table, recorded_as: str) -> sa.Delete:
     """Resume a queue."""
-    return sa.delete(queues).where(queues.c.claims == claims)
+    return sa.delete(queues).where(queues.c.claims == recorded_as)
 
 
 # --- idle owners: they mark themselves as asleep, check for work now and then, and are woken ---------------
@@ -239,8 +239,8 @@ def check(
         lock_lost = sa.and_(owners.c.asleep.is_(None), owners.c.server_since.is_not(None), holder.is_(None))
         dead = sa.or_(owners.c.died.is_not(None), silent(owners, dialect, database_now()), lock_lost)
         columns.append((_others(owners, dead) + sa.case((sa.exists(unknown), 1), else_=0)).label("unwell"))
-    claims = sa.bindparam("claimjobs_claims", type_=sa.String)
-    return sa.select(*columns).select_from(owners).where(owners.c.claims == claims)
+    recorded_as = sa.bindparam("claimjobs_claims", type_=sa.String)
+    return sa.select(*columns).select_from(owners).where(owners.c.claims == recorded_as)
 
 
 def any_due(source: ColumnRoles, selection: Selection) -> sa.ColumnElement[Any]:
@@ -258,8 +258,8 @@ def wake(owners: sa.Table, dialect: Dialect, inserted: str | None = None) -> sa.
 
     `inserted`: the table of jobs; nobody is woken if its trigger does that.
     """
-    claims = sa.bindparam("claimjobs_claims", type_=sa.String)
-    asleep = sa.select(owners.c.id).where(owners.c.claims == claims, owners.c.asleep.is_not(None))
+    recorded_as = sa.bindparam("claimjobs_claims", type_=sa.String)
+    asleep = sa.select(owners.c.id).where(owners.c.claims == recorded_as, owners.c.asleep.is_not(None))
     if inserted is not None and dialect.no_wake_trigger is None:
         asleep = asleep.where(sa.not_(dialect.table_rules.has_trigger(inserted)))
     # A subquery of its own: the planner must not call the function for rows that the LIMIT leaves out.
