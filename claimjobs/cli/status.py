@@ -31,7 +31,7 @@ from claimjobs.metrics.page import PageReader, queue_pages
 from claimjobs.signals import graceful
 from claimjobs.table.columns import STATES
 from claimjobs.table.ddl import has_wake_trigger
-from claimjobs.table.reflection import MARK_LOST, lost_mark
+from claimjobs.table.reflection import COMMENT_LOST, lost_comment
 
 IN_SECONDS: Final = ("age", "silence", "lease", "asleep")
 LOCKS: Final = {"held": "lock held", "free": "lock free", "none": "lease only"}
@@ -90,8 +90,8 @@ def status(context: click.Context, /, target: Target, as_json: bool, check: bool
         with connected(queue.engine) as connection:
             if has_wake_trigger(connection, queue.table):
                 lines.append("a trigger wakes consumers at each INSERT")
-            if fix := lost_mark(connection, queue.table):
-                lines.append(f"{MARK_LOST}: {fix}")
+            if fix := lost_comment(connection, queue.table):
+                lines.append(f"{COMMENT_LOST}: {fix}")
     exceeded = list(_exceeded(stats, **limits))
     if as_json:
         checked = {"exceeded": exceeded} if check else {}

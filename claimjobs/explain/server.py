@@ -18,7 +18,7 @@ from claimjobs.errors import ClaimjobsError, ServerUnfit, StateMissing
 from claimjobs.explain.plans import NOBODY, SIZE, Subject, as_sent
 from claimjobs.statements import samples
 from claimjobs.statements.owners import register
-from claimjobs.table.reflection import MARK_LOST, lost_mark
+from claimjobs.table.reflection import COMMENT_LOST, lost_comment
 from claimjobs.table.roles import AGAIN
 
 LONG: Final = 60.0
@@ -36,8 +36,8 @@ def failures(connection: sa.Connection, subject: Subject) -> Iterator[Finding]:
     for lack in subject.backend.roles.lacking("attempts", "run_at"):
         fails = "fails for the last time" if isinstance(lack, StateMissing) else "fails"
         yield Finding("failures", "warning", f"a job that {fails} {AGAIN}, because {lack}")
-    if fix := lost_mark(connection, subject.backend.source.table):
-        yield Finding("comments", "warning", MARK_LOST, (fix,))
+    if fix := lost_comment(connection, subject.backend.source.table):
+        yield Finding("comments", "warning", COMMENT_LOST, (fix,))
 
 
 def states(connection: sa.Connection, subject: Subject) -> Iterator[Finding]:

@@ -30,7 +30,7 @@ from claimjobs.settle.failures import Failures
 from claimjobs.settle.outcome_table import outcome_table
 from claimjobs.settle.settler import OnDone, Settler
 from claimjobs.table.backend import Backend
-from claimjobs.table.reflection import MARK_LOST, default_finish, lost_mark
+from claimjobs.table.reflection import COMMENT_LOST, default_finish, lost_comment
 
 log = logging.getLogger("claimjobs.queue")
 
@@ -138,7 +138,7 @@ class Access:
             return "keep"
         with connected(self.engine) as connection:
             found = default_finish(connection, backend.roles)
-            if found != "delete" and (fix := lost_mark(connection, backend.roles.table)):
+            if found != "delete" and (fix := lost_comment(connection, backend.roles.table)):
                 fields = {"event": COMMENTS_LOST, "queue": backend.source.name, "fix": fix}
-                log.warning("table %s: %s: %s", fields["queue"], MARK_LOST, fix, extra=fields)
+                log.warning("table %s: %s: %s", fields["queue"], COMMENT_LOST, fix, extra=fields)
         return found

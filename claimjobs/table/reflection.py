@@ -21,7 +21,7 @@ from claimjobs.table.roles import ColumnRoles, quote_of
 TableLike = str | sa.Table | type[Any]
 """A table as a user names it: its name, with its schema or without; a description; or a class mapped to one."""
 INSTANTS: Final = {"owner_date": WholeSecond, "run_at": Instant}
-MARK_LOST: Final = (
+COMMENT_LOST: Final = (
     "no comment says that claimjobs made this table, though it has the columns of one (a dump without comments?), so "
     "that done jobs are kept by default; if claimjobs made it, say so again"
 )
@@ -147,7 +147,7 @@ def default_finish(connection: sa.Connection, roles: ColumnRoles) -> Finish | No
     return "keep" if says_done and (roles.states_named or isinstance(roles.state.values[DONE], str)) else None
 
 
-def lost_mark(connection: sa.Connection, jobs: sa.Table) -> str | None:
+def lost_comment(connection: sa.Connection, jobs: sa.Table) -> str | None:
     """The statement that says again that claimjobs made a table of jobs; None: nothing shows that this was lost.
 
     A dump without comments loses it, and keeps the type of `status`. Only a table that claimjobs made, or that is made
