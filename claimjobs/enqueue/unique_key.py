@@ -66,7 +66,7 @@ class UniqueKey:
         self._lock = enqueue.lock_there(roles, dialect, columns)
         self._states = enqueue.states(roles, dialect, job_rows(backend, now).state)
         if on_duplicate == "again":
-            self._mark, self._renew = enqueue.mark(roles, dialect), enqueue.renew(roles, dialect, now)
+            self._mark, self._renew = enqueue.set_run_again(roles, dialect), enqueue.renew(roles, dialect, now)
         elif on_duplicate == "postpone":
             self._run_at = roles.need("run_at", "postponing a job").key
 

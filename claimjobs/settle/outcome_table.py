@@ -61,7 +61,7 @@ class OutcomeTable(ABC):
         # If the row does not name the owner, nothing is to be written: a row lock ends, or a claim row is deleted.
         self.released = [OutcomeWrite(CompiledStatement(settle.release(target)))] if record.names_owner else []
         self._lock_mine = settle.lock_mine(target)
-        self._marked = None if self.roles.run_again is None else enqueue.marked(self.roles, self.dialect)
+        self._to_run_again = None if self.roles.run_again is None else enqueue.to_run_again(self.roles, self.dialect)
         self.renew = OutcomeWrite(CompiledStatement(enqueue.renew(self.roles, self.dialect, now)))
         """The statement for jobs that run once more."""
 
@@ -110,10 +110,10 @@ class OutcomeTable(ABC):
                 update = statement(self._target, self._now, {key: failures[key] for key in keys})
                 yield OutcomeWrite(CompiledStatement(update)), {"claimjobs_keys": keys}
 
-    def marked(self, connection: sa.Connection, outcomes: Outcomes) -> set[Key]:
+    def to_run_again(self, connection: sa.Connection, outcomes: Outcomes) -> set[Key]:
         """Those of the jobs that have ended, which are locked, that must run once more."""
         ended = (key for state in ENDED for key in outcomes.kinds[state])
-        return set() if self._marked is None else set(keys_for(connection, self._marked, ended, self.many))
+        return set() if self._to_run_again is None else set(keys_for(connection, self._to_run_again, ended, self.many))
 
     @abstractmethod
     def lock(self, connection: sa.Connection, me: int, taken_out: set[Key], keys: Sequence[Key]) -> set[Key]:

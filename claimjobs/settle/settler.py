@@ -123,11 +123,11 @@ class Settler:
         If no owner in the row tells which, it raises WriteSwallowed instead; roll back then.
         """
         short: set[Key] = set()
-        marked = self._table.marked(connection, outcomes)
-        again = [(self._table.renew, {"claimjobs_keys": keys}) for keys in cut(marked, self._table.many)]
-        if marked:
-            outcomes = outcomes.only(set(outcomes.keys()) - marked)
-        for write, values in chain(again, self._writes(connection, outcomes)):
+        again = self._table.to_run_again(connection, outcomes)
+        renewals = [(self._table.renew, {"claimjobs_keys": keys}) for keys in cut(again, self._table.many)]
+        if again:
+            outcomes = outcomes.only(set(outcomes.keys()) - again)
+        for write, values in chain(renewals, self._writes(connection, outcomes)):
             keys = values["claimjobs_keys"]
             reached = write.compiled.count(connection, {**values, **self.record.by(me)})
             if reached < len(keys) and self._table.must_reach(connection, write, reached, keys):

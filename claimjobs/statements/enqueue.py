@@ -41,7 +41,7 @@ def states(roles: ColumnRoles, dialect: Dialect, state: sa.ColumnElement[Any]) -
     return rows.with_for_update(of=roles.table)
 
 
-def mark(roles: ColumnRoles, dialect: Dialect) -> sa.Update:
+def set_run_again(roles: ColumnRoles, dialect: Dialect) -> sa.Update:
     """Mark the claimed jobs `keys`, so that they run once more after their settle."""
     column = roles.need("run_again", "running a job once more")
     return dialect.restrict_to_keys(
@@ -49,15 +49,15 @@ def mark(roles: ColumnRoles, dialect: Dialect) -> sa.Update:
     )
 
 
-def marked(roles: ColumnRoles, dialect: Dialect) -> sa.Select[Any]:
-    """Those of the jobs `keys` that are marked."""
+def to_run_again(roles: ColumnRoles, dialect: Dialect) -> sa.Select[Any]:
+    """Those of the jobs `keys` that are marked to run once more."""
     column = roles.need("run_again", "settling a job")
     return dialect.restrict_to_keys(
         sa.select(*roles.key).where(column == _flag(column, True)), roles.key, roles.key_index
     )
 
 
-def unmarked(roles: ColumnRoles) -> dict[Any, Any]:
+def clear_run_again(roles: ColumnRoles) -> dict[Any, Any]:
     """The value of a job that runs anyway."""
     return {} if roles.run_again is None else {roles.run_again: _flag(roles.run_again, False)}
 
@@ -96,7 +96,7 @@ def overwriting(key: Any, values: Iterable[Any]) -> dict[str, Any]:
 def _new(roles: ColumnRoles, now: sa.ColumnElement[Any]) -> dict[Any, Any]:
     """The values of a job that has not run yet."""
     fresh = {roles.attempts: 0, roles.suspect: 0, roles.run_at: now, roles.last_error: None}
-    return {column: value for column, value in fresh.items() if column is not None} | unmarked(roles)
+    return {column: value for column, value in fresh.items() if column is not None} | clear_run_again(roles)
 
 
 def _flag(column: Column, is_set: bool) -> bool | int:

@@ -10,7 +10,7 @@ import sqlalchemy as sa
 
 from claimjobs.dialects import Dialect, Key
 from claimjobs.statements.claim_rows import close
-from claimjobs.statements.enqueue import unmarked
+from claimjobs.statements.enqueue import clear_run_again
 from claimjobs.statements.find import counted
 from claimjobs.table.claim_rows import ClaimRows
 from claimjobs.table.columns import DEAD, DONE, UNCLAIMED
@@ -163,7 +163,7 @@ def _guarded(write: Write, target: SettleGuard) -> Write:
 
 
 def _disowned(roles: ColumnRoles, status: str, since: sa.ColumnElement[Any] | None = None) -> dict[Any, Any]:
-    values = roles.state.becomes(status) | (unmarked(roles) if status == UNCLAIMED else {})
+    values = roles.state.becomes(status) | (clear_run_again(roles) if status == UNCLAIMED else {})
     if roles.owner_id is not None:
         values[roles.owner_id] = None
     # Without a new time a NOT NULL one keeps that of the last change.
