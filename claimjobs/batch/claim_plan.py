@@ -37,7 +37,7 @@ from claimjobs.table.predicates import OrderBy, Predicate, Where, order_of, pred
 from claimjobs.table.reflection import columns_in_database
 
 KEYED_SLEEP: Final = 60.0
-"""With `per_key` an idle owner looks at the first jobs only. If their keys wait, only a claim finds others."""
+"""Seconds that an idle loop sleeps at most with `per_key`: its checks read the first jobs only, a claim reads more."""
 
 MOST_SWEEPS: Final = 16
 """The predicates whose sweeps a Queue keeps: each of its loops may have one, and they claim in turn."""
@@ -55,8 +55,8 @@ class ClaimPlan:
     changes: bool
     """Whether a callable gives the predicate, so that the next claim needs another plan."""
     divisible: bool = True
-    """Whether fewer rows are claimed after an error that one of them may cause. If not, it is tried for a lease."""
-    due_keys: sa.ColumnElement[Any] | None = None
+    """Whether fewer rows are claimed after an error that one of them may cause. If not, all are tried for a lease."""
+    any_key_due: sa.ColumnElement[Any] | None = None
     """A scalar that is NULL if no key of `per_key` is due; None: there is no `per_key`."""
     is_limited: bool = False
     """Whether a settle must be committed before the next claim, which counts what is claimed of the same keys."""
@@ -73,7 +73,7 @@ class ClaimPlan:
     @cached_property
     def has_work(self) -> sa.ColumnElement[Any]:
         """A scalar that is NULL when there is nothing to claim."""
-        return any_due(self.backend.source, self.selection) if self.due_keys is None else self.due_keys
+        return any_due(self.backend.source, self.selection) if self.any_key_due is None else self.any_key_due
 
 
 class ClaimPlans:
@@ -125,7 +125,7 @@ class ClaimPlans:
                 strategy,
                 self._backend,
                 changes=changes,
-                due_keys=None if keys is None else keys.is_due,
+                any_key_due=None if keys is None else keys.any_due,
                 is_limited=self._per_key is not None and self._per_key.limit is not None,
                 batch_claim=self._batch_claim(selection),
             )

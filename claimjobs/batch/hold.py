@@ -42,7 +42,7 @@ class HoldContext:
     retry: Retry
     report: Report
     control: Control
-    """Its loops. It is told of a pause, and of jobs that were reclaimed."""
+    """The control of the consumer's loops. It is told of a pause, and of jobs that were reclaimed."""
     failures: Failures
 
 
@@ -53,8 +53,8 @@ class Hold(ABC):
     """
 
     keeps_locks: bool
-    """Whether an open transaction keeps jobs locked until `end`. If that fails, it cannot be tried again. If not, jobs
-    are locked for a claim only.
+    """Whether an open transaction keeps jobs locked until `end`. Then a failed `end` cannot be tried again. If not,
+    jobs are locked during a claim only.
     """
 
     def __init__(self, context: HoldContext, settler: Settler) -> None:
@@ -108,7 +108,7 @@ class Hold(ABC):
         """Read whether the queue is paused, and note it in the control. After `stop` that is not tried again."""
 
     def note_pause(self, connection: sa.Connection) -> None:
-        """Read it through this connection."""
+        """Read through this connection whether the queue is paused, and note it."""
         self._control.set_paused(connection.execute(self._read_pause).first() is not None)
 
     def _forget_plans(self, connection: sa.Connection) -> None:

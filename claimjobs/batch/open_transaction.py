@@ -68,7 +68,7 @@ class OpenTransaction(Connector):
 
     @property
     def is_open(self) -> bool:
-        """Whether nothing is known of its end."""
+        """Whether the transaction is open, as far as this process knows."""
         return self._transaction is not None and self._transaction.is_active
 
     @property
@@ -199,7 +199,7 @@ class OpenTransaction(Connector):
 
 
 class HandlerWrites:
-    """What the handler of a batch writes for its jobs. By lease that is its own affair: this class does nothing."""
+    """What the handler of a batch writes for its jobs. By lease it writes elsewhere: this class does nothing."""
 
     @property
     def connection(self) -> sa.Connection:

@@ -17,7 +17,7 @@ TRIES: Final = 5
 """How many claims in a row may be in vain because others have locked the candidates, before a search from the head ends
 at the end of the order. Others commit in the meantime: it is tried again at once only so often."""
 WIDER: Final = 4
-"""So many times as many candidates are read after a claim whose candidates others have all locked."""
+"""If others have locked all candidates of a claim, the next one reads so many times as many."""
 WIDEST: Final = 10_000
 """The most candidates of such a claim, if the next one can begin after them."""
 
@@ -72,7 +72,7 @@ class CandidateRange:
         self._overfetch.learn(result, request.size, request.limit)
         self._report.count_claim(len(result.jobs), candidates=result.candidates, collisions=result.collisions)
         self._candidates += result.candidates
-        # A claim that read as many candidates as it might, and claimed none. A lazy one without a place has met all.
+        # A claim that read as many candidates as it might, and claimed none. A lazy claim without a place has met all.
         is_lazy = self._strategy is not None and self._strategy.is_lazy and result.end is None
         if not (result.jobs or is_lazy) and result.candidates >= request.limit:
             widest = WIDEST if result.end is not None else math.inf
@@ -103,7 +103,7 @@ class CandidateRange:
 
 
 SHARE: Final = 10
-"""Claims from the head take at most about one part in so many of the time."""
+"""Claims from the head take about 1 / SHARE of the time at most."""
 LONGEST: Final = 2.0
 """Seconds after which a claim begins at the head, whatever that costs."""
 
@@ -218,7 +218,7 @@ class Sweep:
                 self._go_on_after(start)
 
     def restart_from_head(self) -> None:
-        """Nothing: a sweep reaches jobs that are before the cursor anyway."""
+        """Do nothing: a sweep reaches jobs that are before the cursor anyway."""
 
     def learn(self, claimed: ClaimResult, request: ClaimRequest, _from_head: float | None) -> None:
         if claimed.jobs and claimed.suspects:

@@ -107,7 +107,7 @@ class WrittenClaim(CursorStatement[CompiledStatement]):
         return AS_IT_IS
 
     def parameters(self, owner: int, request: ClaimRequest) -> dict[str, Any]:
-        """Of the statement for this request."""
+        """The parameters of the statement for this request."""
         return {"claimjobs_me": owner, "claimjobs_size": request.size, **(request.after or {})}
 
     def result(

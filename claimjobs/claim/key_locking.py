@@ -31,18 +31,18 @@ from claimjobs.statements.key_rows import AT, KeyStatements, parts_of
 from claimjobs.table.backend import Backend
 
 AS_READ: Final = (sa.Integer, sa.String)
-"""Types of keys whose values each driver takes again as it has read them."""
+"""Types of keys whose values each driver takes as parameters in the form in which it reads them."""
 LONGEST: Final = 2.0
-"""Seconds for which a key is held back whose jobs are all in hand. A settle calls it before; after a crash between a
-settle and its call nobody does."""
+"""Seconds for which a key at its limit is held back at most. A settle ends that sooner, unless its process dies between
+the settle and the call of the key."""
 MOST_ROWS: Final = 1_000
 """Key rows that one claim reads. If none of them has a job for it, the next claim goes on behind them."""
 BEHIND: Final = 1_000
 """Jobs of a key among which an unlocked one is searched for, if others have locked the first ones."""
 MOST_BEHIND: Final = 10
-"""Keys for which one claim does that."""
+"""Keys for which one claim searches behind locked jobs."""
 NEARLY: Final = 5
-"""A claim is full enough if at most one part in so many is missing."""
+"""A claim is full enough if at most 1 / NEARLY of its jobs are missing."""
 SPARE: Final = 1.3
 """How many more key rows are locked than gave enough jobs lately: each further page takes as long as a few jobs."""
 
@@ -233,8 +233,8 @@ class KeyRowLocks(JobLocks):
         return jobs, suspects or bool(jobs and rows[0][-1])  # beside a side-car no row that is locked tells it
 
     def _behind_locked(self, connection: sa.Connection, key_rows: list[KeyRow], size: int, marked: Marked) -> list[Job]:
-        """Jobs of keys whose first jobs others have locked: a stranger's transaction may hold them for long. Suspects
-        are waited for.
+        """Lock jobs of keys whose first jobs others have locked: another program may hold these locks for long. A key
+        whose first job is a suspect is left.
         """
         jobs = list[Job]()
         in_vain = [row for row in key_rows if row.jobs and not row.claimed and not row.jobs[0][1]] if size else []

@@ -17,13 +17,13 @@ from claimjobs.job import key_of
 from claimjobs.statements.key_rows import KeyStatements, parts_of
 
 PAGE: Final = 500
-"""Jobs among whose keys such a key is searched for at once."""
+"""Jobs whose keys one step of a KeySearch reads."""
 MOST_SKIPPED: Final = 8
 """A search begins behind fewer pages than two to this power: the database goes through them in 10 ms."""
 BESIDE: Final = 0.005
 """Seconds after which a search beside claims ends. It goes on later."""
 SHARE: Final = 10
-"""It takes at most about one part in so many of the time."""
+"""A search beside claims takes about 1 / SHARE of the time at most."""
 LATEST: Final = 0.1
 """Seconds between two such searches at most, while there are claims."""
 ALONE: Final = 0.25
@@ -51,7 +51,7 @@ class KeyRow:
     jobs: list[tuple[Key, int]] = field(default_factory=list)
     """The candidates, each with the size of its group of suspects."""
     waits_until: datetime | None = None
-    """When the failed job is due for which the others wait."""
+    """When the failed job is due for which the later jobs of the key wait."""
     found_none: bool = True
     """Whether it has no job for this claim, even if more might be claimed."""
     has_more: bool = False
@@ -71,8 +71,8 @@ class KeyRow:
 
 @dataclass
 class KeySweep:
-    """Where the claims with one predicate are in the order of the key rows. One that has more key rows without a job
-    for them than a claim reads takes several claims.
+    """Where the claims with one predicate are in the order of the key rows. A sweep takes several claims if more key
+    rows have no job for it than one claim reads.
     """
 
     place: KeyRow | None = None
@@ -157,8 +157,8 @@ class KeySearch:
                 return
 
     def to_the_end(self, connection: sa.Connection, statements: KeyStatements, ends: float) -> bool | None:
-        """Search until there is such a key, which has a key row then. False: there is none in all pages, and no claim
-        got a job meanwhile. None: the time `ends` has come, and the next claim goes on.
+        """Search until such a key is found, and has a key row. False: there is none in all pages, and no claim got
+        a job meanwhile. None: the time `ends` has come, and the next claim goes on.
         """
         while True:
             self._none_claimed = self._none_claimed or (self._after is None and not self._skipped)
@@ -175,7 +175,7 @@ class KeySearch:
         self._none_claimed = self._none_claimed and not jobs
 
     def begin_again(self) -> None:
-        """What was found is rolled back."""
+        """Begin at a first page again: the key rows that were inserted are rolled back."""
         self._after, self._none_claimed, self._skipped = None, False, _some_pages()
 
     def _page(self, connection: sa.Connection, statements: KeyStatements) -> bool:

@@ -72,7 +72,7 @@ class Locking(ABC):
 
 
 class RowLocks(Locking):
-    """Row locks, by the shortest way to find and lock that the database can do."""
+    """Row locks: one statement finds and locks where the database can do that; else there are two."""
 
     holds = HOLDS
 
@@ -200,7 +200,7 @@ class FindAndLock(CursorStatement[CompiledStatement], JobLocks):
 
 
 class RecheckedLocks(JobLocks):
-    """Finds and locks as another strategy does, and reads the predicate once more under the locks."""
+    """Finds and locks as other JobLocks do, and reads the predicate once more under the locks."""
 
     def __init__(self, backend: Backend, selection: Selection, locks: JobLocks) -> None:
         self._locks = locks
@@ -216,7 +216,7 @@ class RecheckedLocks(JobLocks):
         given = {"claimjobs_keys": [job.key for job in locked.jobs]}
         due = set(map(key_of, connection.execute(self._recheck, given)))
         jobs = [job for job in locked.jobs if job.key in due]
-        # If some are gone there may be more: the next claim goes on from the same place.
+        # If some are not due any more, others may be: the next claim goes on from the same place.
         candidates = locked.candidates if len(jobs) == len(locked.jobs) else max(request.limit, locked.candidates)
         return locked._replace(jobs=jobs, candidates=candidates)
 
@@ -225,8 +225,8 @@ class RecheckedLocks(JobLocks):
 
 
 class SideCarLocks(JobLocks):
-    """Locks rows of a table that must not be altered as other claims do, and checks again that they are neither claimed
-    nor done: a second table, the side-car, says which are done or dead.
+    """Locks rows of a table with a side-car as other JobLocks do, and checks then that they may still be claimed: the
+    claim rows say which are claimed, the side-car which are done or dead.
 
     The check is needed: what the locking statement read of the claims may be older than its locks, and another
     transaction may have claimed or settled the job in between. Rows of another group of suspects stay locked until the

@@ -1,4 +1,4 @@
-"""ClaimRecord: where a claim is recorded. All that asks how a claim is recorded, asks here."""
+"""ClaimRecord: where a claim is recorded: in the rows of its jobs, in a claim row, or nowhere."""
 
 from __future__ import annotations
 
@@ -33,15 +33,15 @@ class ClaimRecord(ABC):
     """Where the claims of a queue are recorded, and with them what an owner holds."""
 
     names_owner = False
-    """Whether the row of a job names its owner: then each write of an outcome asks there, and a release writes it."""
+    """Whether the row of a job names its owner. Then the guard of a settle reads that row, and a release writes it."""
     guard: sa.ColumnElement[bool]
     """The predicate of a row in which an outcome may be written, after `take_out`."""
     held: sa.Select[Any]
     """The keys of all jobs that `me` holds."""
     used: Sequence[sa.ColumnElement[bool]] = ()
-    """The predicates that claims of `me` are recorded."""
+    """Predicates of which one is true if a claim of `me` is recorded."""
     largest: Sequence[sa.Select[Any]] = ()
-    """The largest ids of owners in the records."""
+    """The statements that return the largest id of an owner in the records."""
 
     def __init__(self, backend: Backend, now: sa.ColumnElement[Any]) -> None:
         self._backend = backend
@@ -50,7 +50,7 @@ class ClaimRecord(ABC):
 
     @abstractmethod
     def record(self, connection: sa.Connection, owner: int, locked: ClaimResult, request: ClaimRequest) -> ClaimResult:
-        """Record that this owner has claimed the locked jobs, of which there are some. Returns those that it has now.
+        """Record that this owner has claimed the locked jobs, at least one. Returns the claim of those that it has now.
 
         Raises OwnerDead or KeyUnfit: roll back then.
         """
@@ -69,7 +69,7 @@ class ClaimRecord(ABC):
         return AS_IT_IS
 
     def also_take_out(self, write: Write) -> Write:
-        """A write of done jobs, so that it also takes them out of here."""
+        """The same write of done jobs, which also takes them out of the record."""
         return write
 
     def check_primaries(self, connection: sa.Connection) -> None:
@@ -86,8 +86,8 @@ class ClaimRecord(ABC):
         return {"claimjobs_me": me} if self.names_owner and me is not None else {}
 
     def take_out(self, connection: sa.Connection, owner: int, keys: Sequence[Key], number: int) -> set[Key]:
-        """Take these jobs out of what the owner holds, before their outcomes are written: the keys that it held, as far
-        as that is known before the writes. `number`: of their claim row; 0: they may be in several.
+        """Take these jobs out of what the owner holds, before their outcomes are written. Returns the keys that it
+        held, as far as that is known before the writes. `number`: of their claim row; 0: they may be in several.
         """
         del connection, owner, number
         return set(keys)
@@ -123,7 +123,7 @@ class RecordInRows(ClaimRecord):
             self.largest = (sa.select(sa.func.max(owner)).where(backend.roles.state.is_(CLAIMED)),)
 
     def values_of(self, owner: int) -> Mapping[str, Any]:
-        """Those for state and owner. `owner_date` is missing: the server sets it. Computed once for an owner."""
+        """The values of state and owner, computed once for an owner. The server sets `owner_date`."""
         last = self._last  # another thread may ask for another owner
         if owner != last[0]:
             written = self._roles.state.becomes(CLAIMED, sa.literal(owner)).items()
@@ -199,7 +199,7 @@ class RecordInClaimRow(ClaimRecord):
         self._seized, self._count = claim_rows.locked(rows, skip_locked=True), claim_rows.count(rows)
 
     def record(self, connection: sa.Connection, owner: int, locked: ClaimResult, request: ClaimRequest) -> ClaimResult:
-        """Only of those jobs that are in no claim row now."""
+        """Record only those jobs that are in no claim row now."""
         number, jobs = next(NUMBERS), locked.jobs
         if not self._is_recorded(connection, owner, number, jobs):
             keys = [job.key for job in jobs]
@@ -229,7 +229,7 @@ class RecordInClaimRow(ClaimRecord):
         return with_batch(write, self._claim_rows)
 
     def take_out(self, connection: sa.Connection, owner: int, keys: Sequence[Key], number: int) -> set[Key]:
-        """The claim rows stay locked until the commit. One of which these are all jobs is deleted by one statement."""
+        """The claim rows stay locked until the commit. If these are all jobs of one, a single statement deletes it."""
         me, wanted = {"claimjobs_me": owner}, set(keys)
         if number and self._close.count(connection, {**me, "claimjobs_number": number, "claimjobs_meant": len(keys)}):
             return wanted

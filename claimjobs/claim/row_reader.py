@@ -138,5 +138,4 @@ def _always(value: Any) -> Callable[[Any], Any]:
 
 
 def _reader(place: int, make: Convert) -> Callable[[Sequence[Any]], Any]:
-    """What reads a value of a row."""
     return itemgetter(place) if make is None else lambda row: make(row[place])

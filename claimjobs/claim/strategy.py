@@ -34,17 +34,17 @@ class ClaimResult(NamedTuple):
 
     jobs: list[Job]
     candidates: int
-    """How many candidates the claim met. A full claim does not read all of them: then it is as `examined`."""
+    """How many candidates the claim met. A full claim reads no more than it needs: then it is equal to `examined`."""
     examined: int
-    """How many candidates, in order, the claim needed for these jobs: those that others had locked or claimed count."""
+    """The place of the last claimed job among the candidates: those that others had locked or claimed count, too."""
     owner: int = 0
     """The id of the owner that claimed them."""
     suspects: bool = False
-    """Whether these are suspects. Then fewer may be claimed than were wanted."""
+    """Whether the jobs are suspects. Then fewer may be claimed than were wanted."""
     claim_row: int = 0
     """The number of the claim row that records them; 0: the claim is recorded in their rows."""
     end: After = None
-    """The place of the last candidate, if it read as many as it might and others have locked all of them."""
+    """The place of the last candidate, if the claim read `limit` of them and others have locked all."""
 
     @property
     def collisions(self) -> int:
@@ -54,7 +54,7 @@ class ClaimResult(NamedTuple):
 
 NOTHING: Final = ClaimResult([], 0, 0)
 LATER: Final = ClaimResult([], 1, 0)
-"""Nothing was claimed, because of what the owner holds. There may be jobs."""
+"""Nothing was claimed, but there may be jobs: the owner must settle others first, or the next claim goes on."""
 
 
 class Phase(NamedTuple):

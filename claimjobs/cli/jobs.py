@@ -250,7 +250,7 @@ def _line(*fields: Any) -> str:
 
 
 def _fields(queue: Queue, entry: StoredJob) -> tuple[object, ...]:
-    """Those of HEADER."""
+    """The values of a job, in the order of HEADER."""
     value_of = queue.roles.value_of
     record: Mapping[str, Any] = entry.record or {}
     at = value_of("run_at" if entry.state == UNCLAIMED else "owner_date", record, None)

@@ -192,7 +192,6 @@ def _is_mapped_name(settings: Settings) -> bool:
 
 
 def _trigger_statement(queue: Queue, trigger: Trigger) -> str:
-    """The statement that makes or drops the trigger."""
     jobs = _jobs(queue)
     if trigger == "drop":
         return drop_statement(queue.engine, jobs)

@@ -121,7 +121,7 @@ class HeldBatches:
             return held is not None
 
     def drop(self, claimed: ClaimResult) -> None:
-        """Nobody will ask for this claim of a settle: the next `forget` removes it."""
+        """Let the next `forget` remove this claim of a settle: nobody will ask for it."""
         held = self.of(claimed)
         if held is not None:
             held.since = -math.inf

@@ -107,7 +107,6 @@ class Consumer:
 
     @cached_property
     def _record(self) -> ClaimRecord:
-        """Where claims are recorded."""
         return record_of(self.access.backend, self._settings.now, locks_only=not self._settings.by_lease)
 
     @property

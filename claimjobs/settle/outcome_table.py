@@ -32,7 +32,7 @@ class OutcomeWrite(NamedTuple):
 
     compiled: CompiledStatement
     may_miss: bool = False
-    """Whether it is for rows of the side-car that are there already, or may never have been written."""
+    """Whether it may reach fewer rows than it has keys: an entry in the side-car is there already, or never was."""
     removes: bool = False
     """Whether it deletes rows of the user's table, which others may have deleted before."""
 
@@ -49,7 +49,7 @@ class OutcomeTable(ABC):
 
     def __init__(self, backend: Backend, record: ClaimRecord) -> None:
         self.name = backend.source.name
-        """Of the queue."""
+        """The name of the queue."""
         self.roles, self.dialect = backend.roles, backend.dialect
         self.record = record
         self.returns_keys = record.names_owner and self.dialect.returns_what_it_writes
@@ -200,7 +200,7 @@ class SideCarTable(OutcomeTable):
         self._still_there = settle.still_there(source, self.dialect)
 
     def done_batch(self, write: OutcomeWrite) -> None:
-        """A statement reaches one of the two tables."""
+        """None: a statement writes only one of the two tables."""
 
     def keep_with(self, columns: Mapping[Key, Mapping[str, Any]]) -> Sequence[OutcomeWrite]:
         also = OutcomeWrite(CompiledStatement(side_car.also_write(self._pair, columns)), may_miss=True)
@@ -213,7 +213,7 @@ class SideCarTable(OutcomeTable):
         return set(keys_for(connection, self._ended, keys, self.many))
 
     def must_reach(self, connection: sa.Connection, write: OutcomeWrite, reached: int, keys: list[Key]) -> bool:
-        """A row of the user's table may be deleted, and then none is written beside it."""
+        """Not if the row of the user's table was deleted: then it gets no entry."""
         if write.may_miss:
             return False
         there = keys_for(connection, self._still_there, keys, self.many)

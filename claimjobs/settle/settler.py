@@ -224,7 +224,7 @@ class LeaseSettler:
         self._roles, self._dialect = backend.roles, backend.dialect
         self._held = settler.record.held
         self.stuck: set[Key] = set()
-        """The stuck jobs."""
+        """The keys of stuck jobs."""
         self._later: list[tuple[int, Outcomes]] = []
         """Failures to be written, each with the owner that holds the jobs."""
         self._due = math.inf

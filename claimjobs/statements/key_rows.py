@@ -30,12 +30,12 @@ AT: Final = "claimjobs_next_at"
 NOW: Final = "claimjobs_now"
 HELD: Final = "claimjobs_held_back"
 DUE: Final = "claimjobs_is_ready"
-"""1; or 0 for a failed job for which the later ones of its key wait."""
+"""1 if the job is due; 0 for a failed job that is not, for which the later ones of its key wait."""
 FIRST: Final = "claimjobs_first"
 WEIGHT: Final = "claimjobs_weight"
 WANTED: Final = "claimjobs_is_wanted"
 SOME: Final = 1_000
-"""So many jobs are read for a key without a key row, while a consumer sleeps."""
+"""Jobs among which the check of a sleeping consumer searches for a key without a key row."""
 PART: Final = "claimjobs_part_{}"
 """The parameters for one key."""
 
@@ -53,7 +53,7 @@ class KeyStatements:
     held: sa.ColumnElement[bool] | None
     """The predicate of a failed job for which later ones wait; None: they do not."""
     weights: Mapping[Any, float]
-    """Those of `per_key`."""
+    """The weights of `per_key`."""
     now: sa.ColumnElement[Any]
 
     def __post_init__(self) -> None:
@@ -107,7 +107,7 @@ class KeyStatements:
         return sa.select(sa.func.count()).select_from(rows.subquery("claimjobs_left"))
 
     @property
-    def is_due(self) -> sa.ColumnElement[Any]:
+    def any_due(self) -> sa.ColumnElement[Any]:
         """A scalar that is NULL if no key is due, and a search would find none among the first jobs that are due."""
         table, jobs = self._table, self.key_rows.of_jobs
         due = sa.select(sa.literal(1)).where(table.c.next_at <= self.now).order_by(table.c.next_at).limit(1)
@@ -118,18 +118,18 @@ class KeyStatements:
         return sa.func.coalesce(due.scalar_subquery(), new.scalar_subquery())
 
     def serve(self, *, moves: bool) -> sa.Update:
-        """Jobs of the `keys` were claimed. `moves`: these keys are behind all others now."""
+        """Note that jobs of the `keys` were claimed. `moves`: put these keys behind all others."""
         values: dict[str, Any] = {"held_back": False, **({"next_at": self.now} if moves else {})}
         return self._these(sa.update(self._table).values(values))
 
     def hold_back(self, seconds: float) -> sa.Update:
-        """A limit keeps back the jobs of the `keys`, for so many seconds at most."""
+        """Hold the `keys` back because of their limit, for so many seconds at most."""
         at = self.dialect.later(self.now, sa.literal(seconds))
         return self._these(sa.update(self._table).values(next_at=at, held_back=True))
 
     @cached_property
     def call(self) -> sa.Update:
-        """Those of the `keys` that a limit has held back are next now."""
+        """Make those of the `keys` next now that a limit has held back."""
         return self._these(call(self.key_rows, self.now))
 
     def _these(self, update: sa.Update) -> sa.Update:
@@ -137,13 +137,13 @@ class KeyStatements:
 
     @cached_property
     def place(self) -> sa.Update:
-        """When the key of the parameters `claimjobs_part_0` ... is next, at a rate."""
+        """Write when the key of the parameters `claimjobs_part_0` ... is next, at a rate."""
         rate_at, held_back = sa.bindparam("claimjobs_rate_at", type_=Instant()), sa.bindparam(HELD, type_=sa.Boolean())
         return self._one_waits.values(rate_at=rate_at, held_back=held_back)
 
     @cached_property
     def wait(self) -> sa.Update:
-        """No job of the key of the parameters `claimjobs_part_0` ... is due before the instant `claimjobs_next_at`."""
+        """Let the key of the parameters `claimjobs_part_0` ... wait for its next job, until `claimjobs_next_at`."""
         return self._one_waits.values(held_back=False)
 
     @property
@@ -156,7 +156,7 @@ class KeyStatements:
 
     @cached_property
     def end(self) -> sa.Delete:
-        """No job of the `keys` waits."""
+        """Delete the key rows of the `keys`, of which no job waits."""
         return self.dialect.restrict_to_keys(self.dialect.delete(self._table), self.key, None)
 
     # --- their jobs --------------------------------------------------------------------------------------
@@ -283,8 +283,8 @@ def _written(value: Any, column: sa.Column[Any]) -> Any:
 
 
 def call(key_rows: KeyRows, now: sa.ColumnElement[Any], *, given_back: bool = False) -> sa.Update:
-    """Jobs were settled: a key that was held back is next now. A claim may hold it back again. `given_back`: also one
-    of which no job was due before.
+    """Make the keys next now that were held back, because jobs were settled. A claim may hold them back again.
+    `given_back`: also keys of which no job was due before.
     """
     table = key_rows.table
     which = sa.or_(table.c.held_back, table.c.next_at > now) if given_back else table.c.held_back

@@ -76,7 +76,7 @@ def leave(owners: sa.Table) -> sa.Delete:
 
 
 def everyone(owners: sa.Table, dialect: Dialect) -> sa.Select[Any]:
-    """All owners of the table `claims`, each with the session that holds its lock, and the database's time."""
+    """All owners of the queue `claims`, each with the session that holds its lock, and the database's time."""
     holder = dialect.sessions.lock_holder(owners, owners.c.id).label("holder")
     recorded_as = sa.bindparam("claims", type_=sa.String)
     columns = (*owners.columns, holder, database_now().label("now"))
@@ -84,7 +84,7 @@ def everyone(owners: sa.Table, dialect: Dialect) -> sa.Select[Any]:
 
 
 def sessions_of(owners: sa.Table, dialect: Dialect) -> sa.Select[Any]:
-    """The session that holds the lock of the owner `me`, and the one that is known to be its own."""
+    """The session that holds the lock of the owner `me`, and the one that the owner has written as its own."""
     holder = dialect.sessions.lock_holder(owners, owners.c.id).label("holder")
     return sa.select(holder, owners.c.session).where(me(owners))
 
@@ -185,7 +185,7 @@ def paused(queues: sa.Table, recorded_as: str) -> sa.Select[Any]:
 
 
 def resumed(queues: sa.Table, recorded_as: str) -> sa.ColumnElement[Any]:
-    """NULL while the queue is paused."""
+    """A scalar that is NULL while the queue is paused."""
     is_paused = sa.exists().where(queues.c.claims == recorded_as, queues.c.paused.is_not(None))
     return sa.select(sa.literal(1)).where(~is_paused).scalar_subquery()
 
@@ -244,7 +244,7 @@ def check(
 
 
 def any_due(source: ColumnRoles, selection: Selection) -> sa.ColumnElement[Any]:
-    """NULL if no job is due.
+    """A scalar that is NULL if no job is due.
 
     It has the order of a claim, so that the planner uses the claim index. Without an order the planner may read the
     whole table, which can be long and hold only done jobs.
