@@ -34,7 +34,7 @@ class ClaimResult(NamedTuple):
 
     jobs: list[Job]
     candidates: int
-    """How many candidates the claim met. A full claim reads no more than it needs: then it is equal to `examined`."""
+    """How many candidates the claim met. A full claim that locks them as it finds them has met only `examined`."""
     examined: int
     """The place of the last claimed job among the candidates: those that others had locked or claimed count, too."""
     owner: int = 0
