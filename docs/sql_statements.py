@@ -121,7 +121,7 @@ def _per_key(roles: ColumnRoles, dialect: Dialect, selection: Selection) -> dict
         "wait": built.wait,
         "end": built.end,
         "left": built.remaining,
-        "place": built.place,
+        "place": built.next_at_rate,
         "call": dialect.restrict_to_keys(call, ours.key, None),
         "call given back": dialect.restrict_to_keys(
             key_rows.call(ours, database_now(), given_back=True), ours.key, None

@@ -97,7 +97,7 @@ class KeyRowLocks(JobLocks):
             jobs, suspects = self._lock_jobs(connection, visited, request.size, marked)
             if not (suspects or self._per_key.in_order):
                 jobs += self._behind_locked(connection, visited, request.size - len(jobs), marked)
-            self._place_rows(connection, visited, suspects=suspects)
+            self._write_next(connection, visited, suspects=suspects)
             self._search.note_claim(jobs=bool(jobs))
             if jobs:
                 sweep.learn(visited, suspects=suspects)
@@ -139,7 +139,7 @@ class KeyRowLocks(JobLocks):
         key row were searched to the end, if there are none.
         """
         sweep, visited, seen, left = self._sweep, list[KeyRow](), set[Any](), size
-        ends, found = time.monotonic() + ALONE, None
+        deadline, found = time.monotonic() + ALONE, None
         while left > size // NEARLY:
             if len(visited) >= MOST_ROWS:
                 sweep.is_cut = left == size
@@ -158,10 +158,10 @@ class KeyRowLocks(JobLocks):
             elif left < size:
                 sweep.place = None
                 break
-            elif found and time.monotonic() > ends:
+            elif found and time.monotonic() > deadline:
                 sweep.place = None
                 return visited, False
-            elif not (found := self._search.to_the_end(connection, self._statements, ends)):
+            elif not (found := self._search.to_the_end(connection, self._statements, deadline)):
                 sweep.place = None
                 return visited, found is False
         return visited, True
@@ -275,7 +275,7 @@ class KeyRowLocks(JobLocks):
 
     # --- when the keys are next --------------------------------------------------------------------------
 
-    def _place_rows(self, connection: sa.Connection, key_rows: list[KeyRow], *, suspects: bool) -> None:
+    def _write_next(self, connection: sa.Connection, key_rows: list[KeyRow], *, suspects: bool) -> None:
         """Write when these keys are next. One with suspects stays where it is: an owner with other jobs releases them,
         and would else be given jobs of other keys for ever.
         """
@@ -283,7 +283,7 @@ class KeyRowLocks(JobLocks):
         sweep.held_back = [row.key for row in key_rows if row.is_held_back and row.is_full]
         if self._per_key.pace is not None:
             rated = [row for row in key_rows if row.claimed or row.is_held_back]
-            self._place_rated(connection, rated, self._per_key.pace, moves=self._per_key.fair and not suspects)
+            self._write_rated(connection, rated, self._per_key.pace, moves=self._per_key.fair and not suspects)
         else:
             served = [] if suspects else [row for row in key_rows if row.claimed]
             for is_cut in (False, True):  # one that has more jobs than were taken is behind the others, by the clock
@@ -301,7 +301,7 @@ class KeyRowLocks(JobLocks):
         sweep.passed |= passed
         sweep.without_job |= passed
 
-    def _place_rated(self, connection: sa.Connection, key_rows: list[KeyRow], pace: Rate, *, moves: bool) -> None:
+    def _write_rated(self, connection: sa.Connection, key_rows: list[KeyRow], pace: Rate, *, moves: bool) -> None:
         """A key is next when the rate allows another job of it. `moves`: it is behind all others if that is now."""
         sent = []
         for row in key_rows:
@@ -314,7 +314,7 @@ class KeyRowLocks(JobLocks):
             values = {"claimjobs_held_back": wait > 0 and row.has_more, "claimjobs_rate_at": rate_at, AT: at}
             sent.append({**values, **parts_of(row.key)})
         if sent:
-            connection.execute(self._statements.place, sent)
+            connection.execute(self._statements.next_at_rate, sent)
 
     def _end_or_wait(self, connection: sa.Connection, key_rows: list[KeyRow], until: dict[Any, datetime]) -> Set[Any]:
         """No job of these keys was found for this claim. Returns those that have one that is due, for another claim.

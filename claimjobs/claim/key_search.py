@@ -156,9 +156,9 @@ class KeySearch:
                 self._at = time.monotonic() + min(SHARE * took, LATEST)
                 return
 
-    def to_the_end(self, connection: sa.Connection, statements: KeyStatements, ends: float) -> bool | None:
+    def to_the_end(self, connection: sa.Connection, statements: KeyStatements, deadline: float) -> bool | None:
         """Search until such a key is found, and has a key row. False: there is none in all pages, and no claim got
-        a job meanwhile. None: the time `ends` has come, and the next claim goes on.
+        a job meanwhile. None: the `deadline` has come, and the next claim goes on.
         """
         while True:
             self._none_claimed = self._none_claimed or (self._after is None and not self._skipped)
@@ -167,7 +167,7 @@ class KeySearch:
             if self._after is None and self._none_claimed:
                 self._none_claimed = False
                 return False
-            if time.monotonic() > ends:
+            if time.monotonic() > deadline:
                 return None
 
     def note_claim(self, *, jobs: bool) -> None:

@@ -73,7 +73,7 @@ def explain(engine: sa.Engine, subject: Subject, *, analyze: bool, seconds: floa
     """All findings. `analyze`: claim once for real, and roll back. `seconds`: no check begins later, and no statement
     takes longer than a quarter of that time. Raises ConnectionFailed.
     """
-    ends = math.inf if seconds is None else time.monotonic() + seconds
+    deadline = math.inf if seconds is None else time.monotonic() + seconds
     longest: float | None = SECONDS if seconds is None else seconds / 4
     findings: list[Finding] = []
     backend = subject.backend
@@ -86,7 +86,7 @@ def explain(engine: sa.Engine, subject: Subject, *, analyze: bool, seconds: floa
             longest = None  # another client of a pooler would inherit the limit
         trial: Checks = {"row locks": server.claim_once} if analyze else {}
         for name, check in {**CHECKS, **OF_HOLDS[subject.hold], **trial}.items():
-            if time.monotonic() <= ends:
+            if time.monotonic() <= deadline:
                 findings.extend(_found(name, check, connection, subject, longest=longest))
     return Explanation(backend.source.name, tuple(findings), tuple(subject.planned))
 

@@ -196,10 +196,10 @@ class BatchLoop:
             condition = WakeCondition(None, pause, pause)
         else:
             condition = WakeCondition(has_work, FIRST_CHECK, self._poll * RARER)
-        ends = time.monotonic() + consumer.plans.longest_sleep
+        deadline = time.monotonic() + consumer.plans.longest_sleep
         with idleness.asleep(costs=has_work is not None), sleeper.waiting(condition):
             while not control.woken(min(CHECK, max(0.0, idleness.seconds_left))):
-                if self._is_over or idleness.seconds_left <= 0 or not sleeper.is_active or time.monotonic() > ends:
+                if self._is_over or idleness.seconds_left <= 0 or not sleeper.is_active or time.monotonic() > deadline:
                     break
         control.clear_wake()
         consumer.expects_pause = True
@@ -222,7 +222,7 @@ class IdleBackoff:
         """Begin again: the loop had a batch."""
         self._backoff.reset()
         self._took = self._rest = 0.0
-        self._ends = time.monotonic() + self._idle
+        self._deadline = time.monotonic() + self._idle
 
     def met_locked_jobs(self, seconds: float) -> None:
         """Note how long the last claim took, which met only jobs that others have locked. The shorter of two counts:
@@ -234,7 +234,7 @@ class IdleBackoff:
     @property
     def seconds_left(self) -> float:
         """Seconds until the loop ends."""
-        return self._ends - time.monotonic()
+        return self._deadline - time.monotonic()
 
     def pause(self) -> float:
         """Seconds until the next claim. They double each time, with jitter, so that loops claim at different times."""

@@ -51,7 +51,7 @@ class RowIsolation:
         If each row takes too long, or the search, it is the server: the claim is tried again until the patience is
         over, as after an outage.
         """
-        ends = time.monotonic() + self._access.settings.liveness.patience
+        deadline = time.monotonic() + self._access.settings.liveness.patience
         while True:
             if not self._may_be_a_row(error):
                 raise error
@@ -59,7 +59,7 @@ class RowIsolation:
             try:
                 return self._claim_by_halves(size, plan, error)
             except StatementTimedOut:
-                if self._access.control.stopping or time.monotonic() >= ends:
+                if self._access.control.stopping or time.monotonic() >= deadline:
                     raise
             try:
                 return self._hold.claim(size, replace(plan, divisible=False))

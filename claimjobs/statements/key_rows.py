@@ -136,7 +136,7 @@ class KeyStatements:
         return self.dialect.restrict_to_keys(update, self.key, None)
 
     @cached_property
-    def place(self) -> sa.Update:
+    def next_at_rate(self) -> sa.Update:
         """Write when the key of the parameters `claimjobs_part_0` ... is next, at a rate."""
         rate_at, held_back = sa.bindparam("claimjobs_rate_at", type_=Instant()), sa.bindparam(HELD, type_=sa.Boolean())
         return self._one_waits.values(rate_at=rate_at, held_back=held_back)
