@@ -84,7 +84,7 @@ class HeldBatches:
         before = time.monotonic() - seconds
         return {job.key: job for each in self.of_owner(owner) if each.since <= before for job in each.claimed.jobs}
 
-    def unknown_among(self, keys: Iterable[Key], owner: int, *, but: Container[Key]) -> list[Key]:
+    def unbatched_among(self, keys: Iterable[Key], owner: int, *, but: Container[Key]) -> list[Key]:
         """Those of the keys that no claim under this owner's id has, and that are not among `but`."""
         known = {job.key for held in self.of_owner(owner) for job in held.claimed.jobs}
         return [key for key in keys if key not in known and key not in but]

@@ -58,7 +58,7 @@ class LeaseHold(Hold):
         """Whether a claim found suspects while this owner held other jobs. It claims nothing until it holds none."""
         self._disconnects_seen = 0
         self._unconfirmed_since: float | None = None
-        self._may_hold_unowned = False
+        self._may_hold_unbatched = False
         """Whether this owner may hold jobs that no batch has: their claim ended in an error, or nobody asked for it."""
         self._closed = False
         self._lease, self._beat, self._max_batch_time = liveness.lease, liveness.beat, liveness.max_batch_time
@@ -107,7 +107,7 @@ class LeaseHold(Hold):
         try:
             yield
         except BaseException:
-            self._may_hold_unowned = True
+            self._may_hold_unbatched = True
             raise
         finally:
             self._one_at_a_time.release()
@@ -130,11 +130,11 @@ class LeaseHold(Hold):
     def _add_held(self, claimed: ClaimResult) -> ClaimResult:
         """Note that the jobs of a claim are held, and return it. Suspects beside other jobs are released."""
         if claimed.jobs and claimed.suspects and self.held.of_owner(claimed.owner):
-            self._suspects_wait = self._may_hold_unowned = True
+            self._suspects_wait = self._may_hold_unbatched = True
             self.restart_from_head()
             claimed = LATER
         self.held.add(claimed)
-        self._release_unowned()
+        self._release_unbatched()
         return claimed
 
     def _claim_once(self, connector: Connector, request: ClaimRequest, plan: ClaimPlan) -> ClaimResult:
@@ -161,7 +161,7 @@ class LeaseHold(Hold):
         says = f"this owner of jobs of table {self._backend.roles.name!r} was declared dead {OWNER_IDS} times in a row"
         raise ClaimjobsError(f"{says}: give it a longer lease, or find out who declares it dead (another clock?)")
 
-    def _release_unowned(self) -> None:
+    def _release_unbatched(self) -> None:
         """Release the jobs that this owner holds in the database, and that no batch has. After an error the next claim
         or heartbeat does it, and until then this owner does not sleep.
 
@@ -171,22 +171,22 @@ class LeaseHold(Hold):
         now = time.monotonic()
         if self._disconnects_seen != self._connector.disconnects:
             self._disconnects_seen, self._unconfirmed_since = self._connector.disconnects, now
-        if self._unconfirmed_since is None and not self._may_hold_unowned:
+        if self._unconfirmed_since is None and not self._may_hold_unbatched:
             return
         me = self.owner.id
         try:
-            unknown = self.held.unknown_among(self._settling.held_by(me, patience=0), me, but=self._settling.stuck)
-            if unknown:
-                self._settling.commit(me, Outcomes(released=dict.fromkeys(unknown)), patience=0)
+            unbatched = self.held.unbatched_among(self._settling.held_by(me, patience=0), me, but=self._settling.stuck)
+            if unbatched:
+                self._settling.commit(me, Outcomes(released=dict.fromkeys(unbatched)), patience=0)
         except (sa.exc.SQLAlchemyError, ClaimjobsError) as error:
-            self._may_hold_unowned = True
+            self._may_hold_unbatched = True
             fields = {"event": RELEASE_FAILED, "owner": me, "error": reason(error)}
             log.debug("jobs that no batch has are not released yet: %s", fields["error"], extra=fields)
         else:
-            self._report.released += len(unknown)
-            if unknown:
+            self._report.released += len(unbatched)
+            if unbatched:
                 self._keys.call_all()
-            self._may_hold_unowned = False
+            self._may_hold_unbatched = False
             if self._unconfirmed_since is not None and now - self._unconfirmed_since > self._lease:
                 self._unconfirmed_since = None
 
@@ -230,7 +230,7 @@ class LeaseHold(Hold):
             for attempt in self._connector.attempts(self._claim_patience, autocommit=autocommit, divisible=True):
                 with attempt as connection:
                     me = self.owner.id  # a new connection may have registered under a new id
-                    unwritten, following = way.settle_and_claim(connection, me, request, owner=owner, outcomes=outcomes)
+                    unwritten, claimed = way.settle_and_claim(connection, me, request, owner=owner, outcomes=outcomes)
         except (OwnerDead, SomeLost, ClaimjobsError, sa.exc.SQLAlchemyError) as error:
             passes = self._connector.is_passing(error) and not self._connector.may_be_of_a_row(error)
             if self._control.stopping and passes:
@@ -238,13 +238,13 @@ class LeaseHold(Hold):
             # The settle has priority. If the claim was refused, the next call of `claim` raises the error.
             parts = self._settling.write_in_parts(owner, outcomes)
             return self._settling.make_failed(owner, outcomes, parts.unwritten, parts=parts), NOTHING
-        self._range.learn(request, following)
-        keys = [job.key for job in following.jobs] if unwritten else []
+        self._range.learn(request, claimed)
+        keys = [job.key for job in claimed.jobs] if unwritten else []
         unsettled = self._settling.make_failed(owner, outcomes, unwritten, claimed=keys)
         if unsettled.stuck and keys:  # OutcomeRefused is raised next
-            self._settling.commit(following.owner, Outcomes(released=dict.fromkeys(keys)))
-            following = NOTHING
-        return unsettled, following
+            self._settling.commit(claimed.owner, Outcomes(released=dict.fromkeys(keys)))
+            claimed = NOTHING
+        return unsettled, claimed
 
     def split(self, claimed: ClaimResult, keeper: object) -> list[ClaimResult]:
         """Hold each job of a claim by itself; return a claim for each. `keeper`: in place of their Batches."""
@@ -271,8 +271,8 @@ class LeaseHold(Hold):
                 self.held.drop(claimed)
                 return
             if self.held.remove(claimed):
-                self._may_hold_unowned = True
-                self._release_unowned()
+                self._may_hold_unbatched = True
+                self._release_unbatched()
         self._note_held()
 
     @contextlib.contextmanager
@@ -304,7 +304,7 @@ class LeaseHold(Hold):
         is asked whether this owner was declared dead. If not, no job was reclaimed, and the lost ones are settled.
         """
         lost, owner = unsettled.lost, claimed.owner
-        in_doubt = self._may_hold_unowned or self._unconfirmed_since is not None
+        in_doubt = self._may_hold_unbatched or self._unconfirmed_since is not None
         if lost and self._connector.disconnects != outcomes.disconnects and not self._closed:
             self.owner.row.beat(patience=None)
             if self.owner.id == owner:
@@ -320,7 +320,7 @@ class LeaseHold(Hold):
         if unsettled.stuck:
             others, are_duplicates = len(keys) - len(lost), unsettled.are_duplicates
             raise OutcomeRefused(self._backend.roles.name, unsettled.stuck, others, are_duplicates=are_duplicates)
-        if lost and not in_doubt and self.held.unknown_among(unsettled.held, owner, but=self._settling.stuck):
+        if lost and not in_doubt and self.held.unbatched_among(unsettled.held, owner, but=self._settling.stuck):
             raise key_unequal(self._backend.roles.name, sorted(lost, key=str))
         return lost
 
@@ -354,7 +354,7 @@ class LeaseHold(Hold):
 
     def _note_held(self) -> None:
         with self._guard:
-            must_write = self._may_hold_unowned or self._settling.has_later
+            must_write = self._may_hold_unbatched or self._settling.has_later
             self.owner.sleeper.note_held(may_sleep=not (self.held or must_write))
 
     def maintain(self) -> None:
@@ -372,7 +372,7 @@ class LeaseHold(Hold):
                     # Others get its jobs, as if its owner had died. Its late settle is refused.
                     self._reaper.give_up(hanging.claimed, f"its handler made no progress for {seconds:.0f} s")
                     self.held.remove(hanging.claimed)
-                    self._may_hold_unowned = True  # a failure may have been refused
+                    self._may_hold_unbatched = True  # a failure may have been refused
                     self.restart_from_head()
         self._note_held()
 
@@ -381,12 +381,12 @@ class LeaseHold(Hold):
         were dropped without a settle, and claims of a settle that no loop asked for.
         """
         if self.held.forget(self._lease / 2):
-            self._may_hold_unowned = True
+            self._may_hold_unbatched = True
         for written in self._settling.write_again():
             written.count(self._report)
             self._reaper.unreported.append(written)
-        if self._may_hold_unowned:
-            self._release_unowned()
+        if self._may_hold_unbatched:
+            self._release_unbatched()
 
     def _report_hang(self, hanging: HeldBatch, seconds: float) -> None:
         jobs = len(hanging.claimed.jobs)
