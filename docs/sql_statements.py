@@ -147,7 +147,7 @@ def _per_batch(by_row: ColumnRoles, dialect: Dialect, now: Any) -> dict[str, Any
         "record": claim_rows.record(ours, owner_table()),
         "open now": claim_rows.open_now(ours),
         **(_in_pipeline(roles, selection, ours) if dialect.pipelines else {}),
-        **({"finish": settle.with_batch(settle.delete(target), ours)} if dialect.returns_what_it_writes else {}),
+        **({"finish": settle.and_close(settle.delete(target), ours)} if dialect.returns_what_it_writes else {}),
         "close": claim_rows.close(ours),
         "done": settle.delete(target),
         "locked": claim_rows.locked(ours),
@@ -164,7 +164,7 @@ def _in_pipeline(roles: ColumnRoles, selection: Selection, ours: ClaimRows) -> d
     order, read = keyset_order_of(selection), RowReader(roles, ours.dialect).parts
     assert order is not None  # noqa: S101 - the default order can be entered anywhere
     record = record_of(_backend(roles, ours.dialect))
-    done = settle.with_batch(settle.delete(settle.SettleGuard(roles, ours.dialect, record.guard)), ours)
+    done = settle.and_close(settle.delete(settle.SettleGuard(roles, ours.dialect, record.guard)), ours)
     return {
         "at once": claim_batch(roles, ours.dialect, selection, order, claim_rows=ours, owners=owner_table(), read=read),
         "turn": claim_rows.settle_and_check(done, ours),

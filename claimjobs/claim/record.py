@@ -20,7 +20,7 @@ from claimjobs.dialects.types import database_now, statement_now
 from claimjobs.job import Job, key_of
 from claimjobs.statements import claim_rows, owners
 from claimjobs.statements.claim import mark
-from claimjobs.statements.settle import Write, with_batch
+from claimjobs.statements.settle import Write, and_close
 from claimjobs.table.backend import Backend
 from claimjobs.table.claim_rows import ClaimRows
 from claimjobs.table.columns import CLAIMED, UNCLAIMED
@@ -226,7 +226,7 @@ class RecordInClaimRow(ClaimRecord):
         return claim_rows.unknown(self._claim_rows, table)
 
     def also_take_out(self, write: Write) -> Write:
-        return with_batch(write, self._claim_rows)
+        return and_close(write, self._claim_rows)
 
     def take_out(self, connection: sa.Connection, owner: int, keys: Sequence[Key], number: int) -> set[Key]:
         """The claim rows stay locked until the commit. If these are all jobs of one, a single statement deletes it."""

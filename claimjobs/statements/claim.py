@@ -204,7 +204,7 @@ def claim_batch(
     owners: sa.Table,
     read: Parts,
 ) -> sa.Select[Any]:
-    """As `claim`, but no job is written: `me` gets the batch `number` with their keys.
+    """As `claim`, but no job is written: `me` gets the claim row `number` with their keys.
 
     The next statement of the transaction must look at the claim rows again: see `claim_rows.settle_and_check`.
     """

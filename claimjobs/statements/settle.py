@@ -85,10 +85,10 @@ def values_by_key(roles: ColumnRoles, columns: Mapping[Key, Mapping[str, Any]]) 
     return {column: _by_key(roles, values, column.type, otherwise=column) for column, values in given.items()}
 
 
-def with_batch(write: Write, claim_rows: ClaimRows) -> Write:
-    """The write, which also closes the batch that has these jobs: it writes none if `me` does not hold that batch.
+def and_close(write: Write, claim_rows: ClaimRows) -> Write:
+    """The write, which also closes the claim row of these jobs: it writes none if `me` does not have that claim row.
 
-    The batch is closed first, because the write asks whether it was. It needs a database that `returns_what_it_writes`.
+    That is done first, because the write asks for it. It needs a database that `returns_what_it_writes`.
     """
     closed = close(claim_rows).returning(claim_rows.table.c.number).cte("claimjobs_closed")
     return write.where(sa.exists().select_from(closed))
