@@ -166,7 +166,7 @@ class SideCar:
     also_writes: Sequence[str] = ()
     """Columns of the user's table whose values `Batch.done(job, **columns)` writes there."""
     name: str | bool = True
-    """Of the second table; True: the name of the user's table with `_claims`."""
+    """The name of the second table; True: the name of the user's table with `_claims`."""
 
 
 _GRANTS: Final = "run the GRANT statements of docs/security.md"

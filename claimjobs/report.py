@@ -45,7 +45,7 @@ class Histogram:
 
 
 class SizeHistogram(Histogram):
-    """The same of sizes of batches."""
+    """A histogram of the sizes of batches."""
 
     bounds = SIZES
 

@@ -30,9 +30,9 @@ from claimjobs.table.roles import ColumnRoles
 LIMIT: Final = 10_000
 """Up to how many jobs are counted in each state."""
 FAILED_SHOWN: Final = 10
-"""So many dead jobs are read, and so many that failed and will be tried again."""
+"""How many dead jobs are read, and how many that failed and will be tried again."""
 KEYS_SHOWN: Final = 5
-"""Keys of `per_key` that are read: so many that wait longest, and so many that are held back."""
+"""How many keys of `per_key` are read that wait longest, and how many that are held back."""
 KEPT: Final = 240
 """Readings that a history keeps: eight minutes of one every 2 s."""
 COUNTED: Final = tuple(field.name for field in fields(JobCounts))

@@ -16,7 +16,7 @@ from claimjobs.statements import owners
 from claimjobs.table.backend import Backend, check_shared
 
 EVERYBODY: Final = 10_000 * A_BATCH
-"""So many rows wake every idle owner."""
+"""A number of rows that wakes every idle owner."""
 
 
 def pause(engine: sa.Engine, connector: Connector, backend: Backend, reason: str | None) -> None:

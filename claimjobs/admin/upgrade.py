@@ -28,7 +28,7 @@ class OutdatedTable:
     table: sa.Table
     version: int
     changes: Sequence[Sequence[str]]
-    """Those of each step, and of the comment after it."""
+    """The statements of each step, and of the comment after it."""
 
 
 def plan(engine: sa.Engine, names: Sequence[str] = ()) -> list[OutdatedTable]:

@@ -53,9 +53,9 @@ class KeyRow:
     waits_until: datetime | None = None
     """When the failed job is due for which the later jobs of the key wait."""
     found_none: bool = True
-    """Whether it has no job for this claim, even if more might be claimed."""
+    """Whether the key has no job for this claim, even if more might be claimed."""
     has_more: bool = False
-    """Whether it has more jobs than may be claimed now."""
+    """Whether the key has more jobs than may be claimed now."""
     claimed: int = 0
 
     @property

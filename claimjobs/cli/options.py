@@ -93,7 +93,7 @@ def _describing(name: str, words: str, **attributes: Any) -> AnyOption:
 
 
 def _shared(name: str, words: str, **attributes: Any) -> AnyOption:
-    """One with the same meaning for all commands, and so with one environment variable."""
+    """An option with the same meaning for all commands, and so with one environment variable."""
     return _describing(name, words, envvar=f"CLAIMJOBS_{name.replace('-', '_').upper()}", **attributes)
 
 

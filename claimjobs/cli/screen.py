@@ -28,7 +28,7 @@ from claimjobs.workers.run import Snapshot, Summary, ended
 EVERY: Final = 30.0
 """Seconds between two lines: a log is kept for long, and a run may be idle for days."""
 SHOWN: Final = 3
-"""So many failures by the same error have a line each."""
+"""How many failures by the same error have a line each."""
 BURST: Final = 5.0
 """Seconds after which the further ones are counted in a line. Without any in that time, the burst is over."""
 

@@ -109,4 +109,4 @@ FORMS: Final[dict[type[Any], tuple[tuple[type[Any], ...], Callable[[Any], Any], 
     UUID: ((), UUID, "UUID"),
     bytes: ((), lambda text: b64decode(text, validate=True), "base64"),
 }
-"""By the type in Python: what JSON may have for it beside a text, what reads that, and what it must be."""
+"""For each type in Python: what JSON may have for it beside a text, what reads a text, and what that must be."""

@@ -47,9 +47,9 @@ class CompiledStatement:
         self.statement = statement
         self._constant = constant
         self._is_new = True
-        """SQLAlchemy sends it the first time, which may be the only one."""
+        """Whether it was never sent: SQLAlchemy sends it the first time, which may be the only one."""
         self._texts: dict[Any, Text] = {}
-        """By the value of the constant."""
+        """The texts by the value of the constant."""
 
     def rows(self, connection: sa.Connection, given: Given, reader: Reader | None = None) -> Sequence[Any]:
         """All rows of its result, as the driver returns them. The reader learns their columns before the first row."""

@@ -28,13 +28,13 @@ from typing import IO, Any
 NAME = "claimjobs"
 """The name of the database, and of the user that owns it."""
 PORT = "5432"
-"""It is part of the socket's name; the server does not listen on the network."""
+"""A part of the socket's name: the server does not listen on the network."""
 SOCKET = f".s.PGSQL.{PORT}"
 LONGEST_SOCKET = 100
 """Bytes. The address of a socket has at most 107 on Linux, and 103 on macOS."""
 START_SECONDS = 120.0
 STOP_SECONDS = 20.0
-"""For each of WAYS_TO_STOP. (Postgres 18 may never stop if it gets SIGINT during recovery.)"""
+"""How long each of WAYS_TO_STOP is waited for. (Postgres 18 may never stop if it gets SIGINT during recovery.)"""
 WAYS_TO_STOP = (signal.SIGINT, signal.SIGQUIT, signal.SIGKILL)
 """A normal stop; then one as in a crash, after which the next start recovers; then a kill."""
 POLL_SECONDS = 0.02

@@ -22,11 +22,11 @@ from claimjobs.table.reflection import COMMENT_LOST, lost_comment
 from claimjobs.table.roles import AGAIN
 
 LONG: Final = 60.0
-"""Seconds. Who holds a snapshot for longer is a warning."""
+"""Seconds: a session that holds a snapshot for longer is a warning."""
 SHOWN: Final = 3
-"""So many of those who hold a snapshot are named, and so many values without a state."""
+"""How many sessions that hold a snapshot are named, and how many values without a state."""
 LOOKED_AT: Final = 1_000
-"""Rows whose state is looked at."""
+"""Rows whose state is read."""
 CONSTANT: Final = 10
 """A claim may lock so many rows more than it takes, and read so many times as many rows."""
 

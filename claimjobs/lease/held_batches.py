@@ -50,7 +50,7 @@ class HeldBatches:
 
     def __init__(self) -> None:
         self._held: dict[int, HeldBatch] = {}
-        """By the `id()` of the claim, which this keeps alive."""
+        """The entries by the `id()` of their claim, which an entry keeps alive."""
         self._mutex = threading.Lock()
         """Locked while a claim for which no loop has asked goes to one, or is forgotten."""
 

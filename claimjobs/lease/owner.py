@@ -51,7 +51,7 @@ class Owner:
         self.row = OwnerRow(self.connector, backend, liveness)
         self.reaper = Reaper(self.connector, backend, settler, context.retry, failures=context.failures)
         self.sleeper = IdleSleeper(self.row, liveness, hold, control)
-        """It waits between two heartbeats."""
+        """What waits between two heartbeats."""
         self._is_out = False
         """Whether the last heartbeat could not be written."""
         self._written_at = 0.0

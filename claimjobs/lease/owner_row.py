@@ -69,11 +69,11 @@ class OwnerRow:
         self.asleep = False
         """Whether its row says that it sleeps, so that producers wake it."""
         self.locked = False
-        """Whether it has its session lock."""
+        """Whether the owner has its session lock."""
         self._sessions: set[int] = set()
         """The sessions in which it tried to take its lock."""
         self.has_left = False
-        """Whether it does not register on a new connection any more."""
+        """Whether the owner does not register on a new connection any more."""
         self._try_to_lead = sa.select(self._dialect.sessions.try_leader_lock(table, backend.roles.table))
         self._leads_through = -1
         """The connection on which it has the lock of the one owner that checks all others most often."""

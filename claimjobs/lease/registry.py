@@ -32,7 +32,7 @@ class ServerRun:
     accuracy: float
     """Seconds by which two readings of the start may differ."""
     shows_locks: bool
-    """Whether it shows the locks of all sessions. One of several primaries shows only its own."""
+    """Whether the server shows the locks of all sessions. One of several primaries shows only its own."""
 
     def is_same(self, since: datetime) -> bool:
         """Whether a run with this start is this one."""
@@ -107,11 +107,11 @@ class _Heartbeat:
 
     beat: datetime
     silence: float
-    """Its age in seconds when it was read first, by the database's clock."""
+    """The age in seconds when this heartbeat was read first, by the database's clock."""
     since: float
-    """When it was read first, by this machine's clock."""
+    """When this heartbeat was read first, by this machine's clock."""
     seen: float
-    """When it was read last, by this machine's clock."""
+    """When this heartbeat was read last, by this machine's clock."""
 
 
 class Watch:
@@ -124,7 +124,7 @@ class Watch:
 
     def __init__(self) -> None:
         self.heartbeats: dict[int, _Heartbeat] = {}
-        """By the id of the owner."""
+        """The newest heartbeat of each owner, by the owner's id."""
 
     def silences(self, owners: Sequence[OwnerState], at: float) -> dict[int, float]:
         """For how many seconds each owner has been silent; `at`: this machine's clock, in seconds."""

@@ -79,7 +79,7 @@ class IdleSleeper:
         self._guard = threading.Lock()
         self._waiting = 0
         self._conditions: tuple[WakeCondition, ...] = ()
-        """Of the loops that wait, and were not woken. Each may claim other jobs."""
+        """The conditions of the loops that wait, and were not woken. Each loop may claim other jobs."""
         self._busy = False
         self._failed = self._no_sleep_since = -NO_SLEEP
         self._asleep = self._awake = 0

@@ -25,7 +25,7 @@ KEYS: Final = ("key", "holds", "its turn")
 FAILED: Final = ("failed job", "failures", "next try", "last error")
 """The titles of the rows below, which `claimjobs watch` shows, too."""
 WIDTH, HEIGHT = 600, 80
-"""Of a plot."""
+"""The size of a plot."""
 STYLE: Final = """\
 :root { color-scheme: light dark; font: 15px/1.5 system-ui, sans-serif; }
 body { margin: 2rem auto; max-width: 60rem; padding: 0 1rem; }
@@ -52,7 +52,7 @@ def key_rows(seen: Overview, most: int | None = None) -> Iterator[tuple[object, 
 
 
 def failed_rows(seen: Overview, retrying: int | None = None, dead: int | None = None) -> Iterator[tuple[object, ...]]:
-    """So many jobs that will be tried again, and so many dead ones; None: all that were read."""
+    """Rows for `retrying` jobs that will be tried again, and for `dead` ones; None: for all that were read."""
     jobs = [*((job, job.when) for job in seen.retrying[:retrying]), *((job, "dead") for job in seen.dead[:dead])]
     for job, when in jobs:
         yield key_in_message(job.key), "" if job.failures is None else job.failures, when, job.error

@@ -37,14 +37,14 @@ from claimjobs.table.predicates import Where
 TOGETHER: Final = 0.02
 """Seconds for which the first outcome of a group waits for others."""
 CHECK: Final = 1.0
-"""The longest pause in seconds between two looks at which jobs are still held."""
+"""The longest pause in seconds between two checks of which jobs are still held."""
 FIRST_PAUSE: Final = 0.02
 """Seconds until the next claim after an empty one, while jobs are in hand; doubled for each further one."""
 
 WATCH_EVERY: Final = 0.5
-"""Seconds between two looks at whether the event loop runs."""
+"""Seconds between two checks of whether the event loop runs."""
 BLOCKED: Final = 0.5
-"""Seconds by which such a look may be late. Other work of a busy machine delays it by less."""
+"""Seconds by which such a check may be late. Other work of a busy machine delays it by less."""
 END: Final = 5.0
 """Seconds for the tasks of an event loop to end when they are cancelled."""
 
@@ -58,7 +58,7 @@ class PooledJob:
     claim: ClaimResult
     job: Job
     since: float
-    """When it was claimed, by this machine's clock."""
+    """When the job was claimed, by this machine's clock."""
     begun: bool = False
     """Whether a handler has begun it."""
     cancelled: bool = False
@@ -66,17 +66,17 @@ class PooledJob:
     error: BaseException | None = None
     """What the handler raised."""
     result: Any = None
-    """What it returned."""
+    """What the handler returned."""
 
 
 class PoolObserver:
     """Is told what a pool does. This one ignores it."""
 
     def note_held(self, items: Collection[PooledJob]) -> None:
-        """These jobs are in hand now."""
+        """Called when other jobs are in hand: with all of these."""
 
     def settled(self, batch: Batch) -> None:
-        """A group of jobs is settled."""
+        """Called when a group of jobs is settled."""
 
 
 class JobPool(BatchLoop):
@@ -105,9 +105,9 @@ class JobPool(BatchLoop):
         self._following = Following(consumer.plans, self._size, where, self._control)
         self._items: set[PooledJob] = set()
         self._ended: deque[PooledJob] = deque()
-        """Those whose handlers have ended, in any thread, and that are not settled yet."""
+        """The jobs whose handlers have ended, in any thread, and that are not settled yet."""
         self._wake_at: float = math.inf
-        """So many of them wake the thread of the loop."""
+        """How many ended jobs wake the thread of the loop."""
         self._backoff, self._claim_at = Backoff(FIRST_PAUSE, max(poll, FIRST_PAUSE)), 0.0
         self._looked_at = 0.0
         self._fruitless = 0
@@ -336,7 +336,7 @@ class Threads:
             self._begin_thread()
 
     def take_back(self) -> list[PooledJob]:
-        """Those that no handler has begun. They are not handled any more."""
+        """Take back the jobs that no handler has begun."""
         waiting = list[PooledJob | None]()
         with suppress(Empty):
             while True:
@@ -404,7 +404,7 @@ class EventLoop:
             self._thread.join(END)
 
     def _run(self) -> None:
-        """In the thread of the loop, as all below."""
+        """Called in the thread of the event loop, as all methods below."""
         with asyncio.Runner(loop_factory=lambda: self._loop) as runner:  # it cancels what is left at its end
             main = runner.get_loop().create_task(self._until_ended())
             while not main.done():

@@ -38,13 +38,13 @@ class Backend:
 
     dialect: Dialect
     roles: ColumnRoles
-    """Those of the table with the outcomes: the side-car, or the user's table."""
+    """The roles of the table with the outcomes: the side-car, or the user's table."""
     source: ColumnRoles
-    """Those of the user's table: `where` and the order are about it, and jobs are enqueued into it."""
+    """The roles of the user's table: `where` and the order are about it, and jobs are enqueued into it."""
     owners: sa.Table
-    """The table of owners, in the schema of the table with the claims."""
+    """The table of owners, in the schema of the table with the outcomes."""
     schema: str
-    """That schema."""
+    """The schema of the table of owners."""
     by_lease: bool = True
     """Whether claims are held by lease: committed with the id of an owner."""
     records_claims: bool = True
@@ -177,8 +177,8 @@ def _key_rows_of(connection: sa.Connection, backend: Backend, home: Place, per_k
 
 
 def with_owners(connection: sa.Connection, backend: Backend) -> Backend:
-    """The backend for owners, after a check that the tables of owners, queues and, if it is needed, batches are in the
-    schema of the claims. In another schema, which a name without a schema may mean as well, they are those of other
+    """The backend for owners, after a check that the tables of owners, queues and, if it is needed, batches are in
+    `backend.schema`. In another schema, which a name without a schema may mean as well, they are those of other
     tables of jobs. Raises UnfitTable, or AccessDenied if this user may not see the tables.
     """
     written = [backend.owners, *(rows.table for rows in (backend.roles.claim_rows,) if rows is not None)]

@@ -31,7 +31,7 @@ class RecordDescription:
 
     @classmethod
     def of(cls, backend: Backend) -> RecordDescription:
-        """Those of a program with this backend."""
+        """The description of a program with this backend."""
         if not backend.locks_rows:
             return cls(NOTHING, ())
         seen = backend.roles
@@ -45,7 +45,7 @@ class RecordDescription:
 
     @classmethod
     def in_row(cls, kind: str | None, sees: str | None) -> RecordDescription:
-        """Those that the row of an owner says."""
+        """The description in the row of an owner."""
         return cls(kind, tuple(json.loads(sees)) if sees else ())
 
     @property
