@@ -33,7 +33,7 @@ class Signs(NamedTuple):
     """How an error is recognised: by its code, its words, or both."""
 
     codes: frozenset[Any] = frozenset()
-    """Its code is one of these; none: whatever its code is."""
+    """The codes of the error; none: any code."""
     words: str = ""
     """A regular expression that matches the words of the server, or of the driver."""
 
@@ -62,7 +62,7 @@ class ErrorCodes(Protocol):
     connect_problems: ClassVar[Mapping[str, Signs]]
     """Why connecting failed. The first one whose signs an error has is the reason."""
     denied: ClassVar[Signs]
-    """Of a right on a table that the account lacks. The first group of the words is the table, without its schema."""
+    """The account lacks a right on a table. The first group of the words is the table, without its schema."""
     unfit_settings: ClassVar[Mapping[Any, tuple[str, str]]] = {}
     """`unfit_setting`, by its code."""
     missing: ClassVar[str]

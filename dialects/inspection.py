@@ -43,7 +43,7 @@ class TableRead:
     rows: int | None
     """How many rows the planner expects."""
     partitions: tuple[str, ...] = ()
-    """Those that are read; none: the table has none, or the server does not say."""
+    """The partitions that are read; none: the table has none, or the server does not say."""
     are_small: bool = False
     """Whether they are so small that they are read as a whole, and sorted, whatever indexes there are."""
 
@@ -53,7 +53,7 @@ class Plan:
     """How the database would run a statement."""
 
     reads: tuple[TableRead, ...]
-    """Of real tables only: no subqueries, no lists of keys."""
+    """The reads of real tables only: no subqueries, no lists of keys."""
     sorts: bool
     """Whether rows of a real table are sorted before the statement has taken what it wants."""
     text: str
@@ -103,7 +103,7 @@ class Inspection(Protocol):
         yield from ()
 
     def open_transactions(self, connection: sa.Connection) -> Iterator[Finding]:
-        """Those that matter to open transactions that hold jobs."""
+        """Settings of the server that matter to open transactions that hold jobs."""
         yield from ()
 
     def garbage(self, connection: sa.Connection, table: sa.Table) -> Iterator[Finding]:
@@ -145,7 +145,7 @@ class Place:
 
     @property
     def metadata(self) -> sa.MetaData:
-        """For tables that are described in the same schema."""
+        """New metadata, for tables that are described in the same schema."""
         return sa.MetaData(schema=None if self.is_default else self.schema)
 
     def full_name(self, table: sa.Table) -> str:
@@ -186,7 +186,7 @@ class TableRules(Protocol):
     updated_of: ClassVar[sa.TextClause | None] = None
     collations_of: ClassVar[sa.TextClause | None] = None
     named_with_words: ClassVar[sa.TextClause]
-    """The same for all tables of the connection's schema whose comments contain the parameter `words`."""
+    """The names of all tables of the connection's schema whose comments contain the parameter `words`."""
 
     def named(self, table: sa.Table) -> dict[str, Any]:
         """The parameters that name a table."""

@@ -14,7 +14,7 @@ from claimjobs.dialects.inspection import LOCK_TIMEOUT, Finding, Inspection, Not
 
 Row = dict[str, Any]
 LAG: Final = 100_000
-"""So many transactions that wait for purge are a warning. A busy server has some thousands."""
+"""If so many transactions wait for purge, that is a warning. A busy server has some thousands."""
 LONG_WAIT: Final = 50
 """Seconds, the default of the server."""
 LONG_SILENCE: Final = 60

@@ -351,7 +351,7 @@ class Hosts:
 
 
 def _takes_writes(driver_connection: Any) -> bool:
-    """Whether it is a primary, for every account: also for one that may write on a read-only server."""
+    """Whether the server is a primary, for every account: also for one that may write on a read-only server."""
     try:
         [values] = _rows(driver_connection, _READ_ONLY)
     except Exception as error:
@@ -362,8 +362,8 @@ def _takes_writes(driver_connection: Any) -> bool:
 
 
 def _is_cut_off(driver_connection: Any) -> bool:
-    """Whether it is a member of a cluster or a group that sees no majority. One of a group takes writes, and no commit
-    ends.
+    """Whether the server is a member of a cluster or a group that sees no majority. One of a group takes writes, and
+    no commit ends.
 
     False if the account may not ask, or the server knows no groups. True if the connection is lost meanwhile.
     """

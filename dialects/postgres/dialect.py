@@ -139,7 +139,7 @@ _TAKES: Final[Mapping[str, Takes]] = {
     "time without time zone": _without_zone(time),
     "interval": _only(timedelta),
 }
-"""By the type of a column: whether COPY and INSERT write the same for values as psycopg gets them. Others are in
+"""For each type of a column: whether COPY and INSERT write the same for values as psycopg gets them. Others are in
 `Postgres.copyable`."""
 
 

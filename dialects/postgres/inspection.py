@@ -154,7 +154,7 @@ def _input(node: Node) -> Iterator[Node]:
 
 
 def _partitions(connection: sa.Connection, reads: Sequence[TableRead], schemas: Collection[str]) -> Parts:
-    """Those of the tables and the indexes of a plan that are partitions, by their names."""
+    """The partitions among the tables and the indexes of a plan, by their names."""
     names = [name for read in reads for name in (read.table, read.index) if name is not None]
     named = {"names": names, "schemas": list(schemas), "size": SMALL}
     found = connection.execute(_PARTITIONS, named) if names else ()
@@ -207,7 +207,7 @@ EXCEPTION WHEN OTHERS THEN
     RETURN NULL; -- a wake that fails must not fail the INSERT: consumers poll
 END
 """  # noqa: S608 - constants
-"""As many owners as the rows make batches, and one more, as `enqueue` does. If nobody sleeps it reads a small table."""
+"""Wakes one owner more than the rows make batches, as `enqueue` does. If nobody sleeps, it reads a small table."""
 
 _MAKE: Final = f"""
 DO $make$
