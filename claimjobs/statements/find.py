@@ -30,7 +30,7 @@ same WHERE, may name its columns without the table."""
 AFTER: Final = "claimjobs_after_{}"
 """The parameters of a place in the order, after which a claim begins."""
 
-DUE: Final = "claimjobs_ready"
+DUE: Final = "claimjobs_due"
 """The last column of a place: 1 if its job is due."""
 TAIL: Final = 1_000
 """How many unclaimed jobs are read from the end, to find one that is due."""

@@ -112,7 +112,7 @@ class KeyStatements:
         table, jobs = self._table, self.key_rows.of_jobs
         due = sa.select(sa.literal(1)).where(table.c.next_at <= self.now).order_by(table.c.next_at).limit(1)
         first = sa.select(*jobs).where(self.selection.candidate).order_by(*jobs, *self.selection.order).limit(SOME)
-        due_jobs = first.select_from(self.source.table).subquery("claimjobs_ready")
+        due_jobs = first.select_from(self.source.table).subquery("claimjobs_first_due")
         found = self._missing(sa.select(due_jobs).distinct().subquery("claimjobs_found")).subquery("claimjobs_wanted")
         new = sa.select(sa.literal(1)).select_from(found).where(found.c[WANTED] == 1).limit(1)
         return sa.func.coalesce(due.scalar_subquery(), new.scalar_subquery())
