@@ -46,6 +46,19 @@ class Command:
         out, err = self.process.communicate(timeout=seconds)
         return self.process.returncode, out, err
 
+    def wait_until_begun(self, consumers: int = 2) -> int:
+        """Wait until so many consumers have begun a batch; how many jobs these have. A batch may be smaller than was
+        asked for: claims of the same moment may find the same candidates, and share them.
+        """
+        begun = sa.select(sa.func.count(AUDIT.c.pid.distinct())).where(AUDIT.c.what == "begun")
+
+        def have_begun() -> bool:
+            with self.backend.engine.connect() as connection:
+                return connection.scalar(begun) == consumers
+
+        self.backend.wait_for(have_begun, f"{consumers} consumers have begun")
+        return len(noted(self.backend, "begun"))
+
     def wait_until_it_says(self, word: str) -> None:
         """Read standard error up to a line with this word."""
         assert self.process.stderr is not None

@@ -27,7 +27,7 @@ def test_a_reader_who_goes_away_is_a_stop(database: Backend, tmp_path: Path, *, 
     database.queue().enqueue(rows(60))
     options = (f"{HANDLERS}:wait_for_file", "--consumers", "2", "--batch-size", "10")
     with started(database, tmp_path, *options, *(["--json"] if json else [])) as command:
-        database.wait_for(lambda: len(noted(database, "begun")) == 20, "both consumers have begun")
+        command.wait_until_begun()
         read = command.process.stdout if json else command.process.stderr
         assert read is not None
         read.readline()

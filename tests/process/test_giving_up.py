@@ -121,7 +121,7 @@ def test_a_table_that_is_dropped_meanwhile_ends_the_run_with_one_line(
         if state == "asleep":
             command.gate.touch()
             database.wait_for(lambda: not database.rows(), "nothing is left to be done")
-        database.wait_for(lambda: len(noted(database, "begun")) >= 20, "both consumers have begun")
+        command.wait_until_begun()
         database.run(f"DROP TABLE {table}")
         command.gate.touch()
         if (table, state) == ("claimjobs_owners", "asleep"):  # it may be missed with the next job only

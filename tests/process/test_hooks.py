@@ -62,7 +62,7 @@ def test_each_consumer_enters_its_setup_once_and_leaves_it(database: Backend, tm
     options = (handler, "--setup", f"{HANDLERS}:entering", "--consumers", "2", "--batch-size", "10")
     with started(database, tmp_path, *options, *(["--drain"] if end == "drain" else [])) as command:
         if end != "drain":
-            database.wait_for(lambda: len(noted(database, "begun")) == 20, "both consumers have begun")
+            command.wait_until_begun()
             command.send(signal.SIGTERM)
             command.wait_until_it_says("stopping")
             command.send(signal.SIGTERM) if end == "cancel" else command.gate.touch()

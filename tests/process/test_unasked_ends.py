@@ -12,7 +12,7 @@ import pytest
 
 from claimjobs.cli import exits
 from tests.backends import Backend
-from tests.process.command import HANDLERS, ROOT, adds_up, noted, rows, started, statuses, summary
+from tests.process.command import HANDLERS, ROOT, adds_up, rows, started, statuses, summary
 from tests.process.dear import dear
 
 pytestmark = pytest.mark.one_server("the processes are the same on each")
@@ -24,7 +24,7 @@ def test_a_consumer_that_gets_a_sigterm_alone_finishes_its_batch_and_is_replaced
     anywhere.queue().enqueue(rows(60))
     options = (f"{HANDLERS}:wait_for_file", "--consumers", "2", "--batch-size", "10", "--drain", "--json")
     with started(anywhere, tmp_path, *options) as command:
-        anywhere.wait_for(lambda: len(noted(anywhere, "begun")) == 20, "both consumers have begun")
+        command.wait_until_begun()
         for consumer in command.spawned():
             consumer.send_signal(signal.SIGTERM)
         command.gate.touch()

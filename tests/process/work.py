@@ -47,7 +47,7 @@ def _engine() -> sa.Engine:
 def _note(what: str, *jobs: Job) -> None:
     rows = [{"job": job.key, "pid": os.getpid(), "what": what} for job in jobs]
     with _engine().connect() as connection:
-        connection.execute(sa.insert(AUDIT), rows)
+        connection.execute(sa.insert(AUDIT).values(rows))  # all of them are seen at once
 
 
 def note_batch(batch: Batch) -> None:
