@@ -18,6 +18,8 @@ class FairLock:
 
     A `threading.Lock` often goes back to the thread that has just released it. A settle that is tried again and again
     would then keep the heartbeat of its own owner waiting.
+
+    Take it while `shielded`: it is written in Python, so `Cancelled` could come when it is taken, and before the block.
     """
 
     def __init__(self, patience: float, impatient: Callable[[], None]) -> None:

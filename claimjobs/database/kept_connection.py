@@ -67,7 +67,7 @@ class KeptConnection:
 
     def close(self) -> None:
         """Close the connection; a later transaction opens another one."""
-        with self._lock:
+        with shielded(), self._lock:
             self._drop()
 
     # --- a transaction -----------------------------------------------------------------------------------

@@ -33,7 +33,7 @@ from claimjobs.lease.sleeper import IdleSleeper
 from claimjobs.log_events import HANDLER_HANGS, HOOK_FAILED, RELEASE_FAILED
 from claimjobs.settle.outcomes import Outcomes
 from claimjobs.settle.settler import LeaseSettler, Settler, SomeLost, Unsettled
-from claimjobs.signals import is_shielded, raise_delayed
+from claimjobs.signals import is_shielded, raise_delayed, shielded
 
 log = logging.getLogger("claimjobs.lease")
 
@@ -84,7 +84,9 @@ class LeaseHold(Hold):
                 return NOTHING
             if not self._may_claim():
                 return LATER
-            claimed = self._add_held(self._claim_until_over(self._connector, size, plan))
+            claimed = self._claim_until_over(self._connector, size, plan)
+            raise_delayed()  # nobody would get what is added now
+            claimed = self._add_held(claimed)
         self._note_held()
         return NOTHING if self._control.expired else claimed  # `release_held` waited for it, and finds it
 
@@ -101,16 +103,20 @@ class LeaseHold(Hold):
 
     @contextlib.contextmanager
     def _alone(self) -> Iterator[None]:
-        """A `with` block of one thread at a time. After an error what it claimed may be committed."""
-        while not self._one_at_a_time.acquire(timeout=CANCEL_CHECK):
-            raise_delayed()
-        try:
-            yield
-        except BaseException:
-            self._may_hold_unbatched = True
-            raise
-        finally:
-            self._one_at_a_time.release()
+        """A `with` block of one thread at a time. After an error what it claimed may be committed.
+
+        It is shielded: `Cancelled` between the lock and the block would leave the lock taken for ever.
+        """
+        with shielded():
+            while not self._one_at_a_time.acquire(timeout=CANCEL_CHECK):
+                raise_delayed()
+            try:
+                yield
+            except BaseException:
+                self._may_hold_unbatched = True
+                raise
+            finally:
+                self._one_at_a_time.release()
 
     def read_pause(self) -> None:
         self.owner.read_pause()
@@ -266,8 +272,9 @@ class LeaseHold(Hold):
         """
         if self._process != os.getpid():
             return
+        is_within = is_shielded()
         with self._unless_busy() as may_write:
-            if not may_write or is_shielded():
+            if is_within or not may_write:
                 self.held.drop(claimed)
                 return
             if self.held.remove(claimed):
@@ -410,14 +417,16 @@ class LeaseHold(Hold):
 
     @contextlib.contextmanager
     def _unless_busy(self) -> Iterator[bool]:
-        """A `with` block that excludes claims and settles. It gets False if one of them lasts longer than a moment."""
-        if not self._one_at_a_time.acquire(timeout=MOMENT):
-            yield False
-            return
-        try:
-            yield True
-        finally:
-            self._one_at_a_time.release()
+        """A `with` block that excludes claims and settles. It gets False if one of them lasts longer than a moment. It
+        is shielded, as `_alone`.
+        """
+        with shielded():
+            may_write = self._one_at_a_time.acquire(timeout=MOMENT)
+            try:
+                yield may_write
+            finally:
+                if may_write:
+                    self._one_at_a_time.release()
 
     def release_held(self) -> int:
         """Release all jobs, also those of open batches: the guard refuses the outcomes of these."""

@@ -15,7 +15,7 @@ import pytest
 from claimjobs import Batch, Job, Queue
 from claimjobs.errors import BatchRolledBack
 from claimjobs.options import HoldKind
-from claimjobs.signals import Cancelled
+from claimjobs.signals import Cancelled, cancel_here
 from tests.backends import Backend
 from tests.conformance.jobs import jobs, names
 from tests.conformance.owners import hold_of
@@ -248,6 +248,57 @@ def test_who_is_cancelled_at_the_end_of_a_settle_releases_what_that_has_claimed(
         queue.work(handler_of(executor, lambda _: None), concurrency=1, size=2)
     assert claimed == [2]
     assert done(backend)["claimed"] == 0
+
+
+class Interrupted:
+    """A lock after whose acquisition the main thread is cancelled at once, as by a signal at that moment."""
+
+    def __init__(self, lock: Any) -> None:
+        self._lock = lock
+
+    def acquire(self, timeout: float = -1) -> bool:
+        got = bool(self._lock.acquire(timeout=timeout))
+        if threading.current_thread() is threading.main_thread():
+            cancel_here()
+        return got
+
+    def release(self) -> None:
+        self._lock.release()
+
+    def __enter__(self) -> None:
+        self._lock.__enter__()
+        if threading.current_thread() is threading.main_thread():
+            cancel_here()
+
+    def __exit__(self, *error: object) -> None:
+        self._lock.__exit__(*error)
+
+
+@pytest.mark.parametrize("way", ["claim", "end of a loop"])
+def test_who_is_cancelled_with_a_lock_in_hand_gives_it_back(backend: Backend, way: str) -> None:
+    """Else the settles of the other jobs in hand would wait for it for ever, and so would a release."""
+    queue = backend.queue(on_done="keep")
+    queue.enqueue(jobs(4))
+    hold: Any = hold_of(queue)
+    loop = queue.batches(1)
+    with next(loop) as batch:
+        batch.done()
+    lock, hold._one_at_a_time = hold._one_at_a_time, Interrupted(hold._one_at_a_time)
+    with pytest.raises(Cancelled):
+        queue.claim(1) if way == "claim" else loop.close()
+    hold._one_at_a_time = lock
+    assert lock.acquire(timeout=10)  # a heartbeat has it for a moment
+    lock.release()
+    assert len(queue.claim(1)) == 1
+    assert done(backend)["claimed"] == (2 if way == "claim" else 1), "with what the last settle has claimed"
+
+
+def test_who_is_cancelled_while_it_closes_a_connection_leaves_it_to_others(backend: Backend) -> None:
+    connector: Any = backend.queue()._access.connector().__enter__()
+    lock, connector._lock = connector._lock, Interrupted(connector._lock)
+    with pytest.raises(Cancelled):
+        connector.close()
+    assert not lock._queue
 
 
 @awaits
