@@ -76,6 +76,11 @@ def allow_cancel() -> None:
     handle(CANCEL_SIGNAL, lambda _number: cancel_here())
 
 
+def refuse_cancel() -> None:
+    """Let `cancel` do nothing from now on. Call it in the main thread."""
+    handle(CANCEL_SIGNAL, lambda _number: None)
+
+
 def cancel() -> None:
     """Raise `Cancelled` in the main thread, from any thread."""
     _send_to_main_thread(CANCEL_SIGNAL)
@@ -165,7 +170,7 @@ def unblock_signals() -> None:
 
 
 @contextmanager
-def graceful(stop: Callable[[], None], force: Callable[[], None] = cancel_here) -> Iterator[None]:
+def graceful(stop: Callable[[], None], force: Callable[[], None]) -> Iterator[None]:
     """The first SIGINT or SIGTERM calls `stop()`, which lets the batch finish. Every further one calls `force()`."""
     seen: list[int] = []
 
@@ -217,11 +222,15 @@ def stop_on_signals(*queues: SupportsStop, timeout: float | None = None) -> Iter
         if timeout is not None and not is_left:
             timers.append(after(timeout, _send_to_main_thread, signal.SIGTERM))
 
-    with suppress(Cancelled), graceful(stop):
+    def force() -> None:
+        if not is_left:
+            cancel_here()
+
+    with suppress(Cancelled), graceful(stop, force):
         try:
             yield
         finally:
-            is_left = True  # a first signal that comes now starts no timer any more
+            is_left = True  # what comes now starts no timer, and does not interrupt the way out
             for timer in timers:  # one that is about to send its signal does so while `graceful` handles it
                 timer.cancel()
                 timer.join()

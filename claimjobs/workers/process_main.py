@@ -31,7 +31,14 @@ from claimjobs.queue.map_file import Described, load, queue_of
 from claimjobs.queue.queue import Queue
 from claimjobs.report import Report
 from claimjobs.settle.failures import Hooks
-from claimjobs.signals import Cancelled, allow_cancel, exit_despite_threads, handle, unblock_signals
+from claimjobs.signals import (
+    Cancelled,
+    allow_cancel,
+    exit_despite_threads,
+    handle,
+    refuse_cancel,
+    unblock_signals,
+)
 from claimjobs.table.definitions import DEFAULT_TABLE
 from claimjobs.table.reflection import is_demonstrations
 from claimjobs.workers.consumer import consume
@@ -151,6 +158,7 @@ def run_consumer(plan: Plan, reports_begin: bool, open_jobs: OpenJobs, pipe: Con
     """
     hung = threading.Event()
     with _working(plan, pipe) as (queue, supervisor), contextlib.ExitStack() as setup:
+        supervisor.start()
         with supervisor.ends_at_once():
             handler = plan.load_handler()
             queue.use_hooks(plan.load_hooks())
@@ -177,6 +185,7 @@ def run_consumer(plan: Plan, reports_begin: bool, open_jobs: OpenJobs, pipe: Con
 def run_generator(plan: Plan, jobs: int | None, rate: float | None, pipe: Connection) -> None:
     """Run a generator process: `jobs` rows, or rows until it is stopped; at most `rate` a second."""
     with _working(plan, pipe) as (queue, supervisor):
+        supervisor.start()
         rows, due = islice(article_rows(), jobs), time.monotonic()
         while not queue.stopping and (chunk := list(islice(rows, plan.commit_every))):
             if rate is not None:
@@ -190,7 +199,9 @@ def run_generator(plan: Plan, jobs: int | None, rate: float | None, pipe: Connec
 
 @contextmanager
 def _working(plan: Plan, pipe: Connection) -> Iterator[tuple[Queue, SupervisorPipe]]:
-    """A queue and a pipe to the supervisor. At the end no job is held, and the last report is sent."""
+    """A queue and a pipe to the supervisor, to be started in the block: a `cancel` that has come already is raised in
+    it. At the end no job is held, and the last report is sent.
+    """
     queue = plan.queue()
     queue.on_hang = lambda: os._exit(HUNG)
     supervisor = _begin(pipe, queue, plan)
@@ -213,6 +224,7 @@ def _working(plan: Plan, pipe: Connection) -> Iterator[tuple[Queue, SupervisorPi
             at_once = is_missing or isinstance(error, NothingDone)
             supervisor.send(GaveUp(kind, words, at_once=at_once, table_missing=is_missing))
     finally:
+        refuse_cancel()  # it would interrupt the release of what is held, and the last report
         queue.close()
         queue.engine.dispose()
         supervisor.send(State(queue.report))
@@ -233,7 +245,6 @@ def _begin(pipe: Connection, queue: Queue, plan: Plan) -> SupervisorPipe:
     handle(signal.SIGTERM, supervisor.stop_by_signal)
     unblock_signals()
     allow_cancel()
-    threading.Thread(target=supervisor.listen, name="supervisor pipe", daemon=True).start()
     handlers = [LogToSupervisor(supervisor, plan.log_format)]
     logging.basicConfig(level=logging.INFO if plan.verbose else logging.WARNING, handlers=handlers, force=True)
     log_details(plan.verbose, plan.handler)

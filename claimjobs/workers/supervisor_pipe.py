@@ -167,8 +167,12 @@ class SupervisorPipe:
             self._may_cancel = False
             cancel()
 
+    def start(self) -> None:
+        """Run the commands that come, in a thread of their own."""
+        threading.Thread(target=self.listen, name="supervisor pipe", daemon=True).start()
+
     def listen(self) -> None:
-        """Run the commands that come, in a thread of their own. Without a supervisor, end this process."""
+        """Run the commands that come. Without a supervisor, end this process."""
         try:
             while True:
                 command: Command = self._pipe.recv()

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from claimjobs import stop_on_signals
-from claimjobs.signals import shielded
+from claimjobs.signals import STOPPING, shielded
 from tests.backends import Backend
 from tests.process.command import ROOT, rows, statuses
 from tests.process.dear import dear
@@ -164,3 +164,22 @@ def test_a_first_signal_at_the_end_of_the_block_sends_none_later(monkeypatch: py
     for thread in {*threading.enumerate()} - known:
         thread.join()
     assert (told.stopped, sent) == (1, [])
+
+
+def test_a_second_signal_at_the_end_of_the_block_does_not_keep_the_former_handlers_away(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It comes when the block is left, and one of the two handlers is back."""
+    restore, told, before = signal.signal, Told(), [signal.getsignal(number) for number in STOPPING]
+
+    def restore_late(number: int, react: Any) -> Any:
+        former = restore(number, react)
+        if number == signal.SIGINT:
+            signal.raise_signal(signal.SIGTERM)
+        return former
+
+    with stop_on_signals(told):
+        signal.raise_signal(signal.SIGTERM)
+        monkeypatch.setattr(signal, "signal", restore_late)
+    assert told.stopped == 1
+    assert [signal.getsignal(number) for number in STOPPING] == before

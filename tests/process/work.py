@@ -16,7 +16,7 @@ from pathlib import Path
 
 import sqlalchemy as sa
 
-from claimjobs import Batch, Job
+from claimjobs import Batch, Job, Queue, signals
 from claimjobs.workers import supervisor_pipe
 
 AUDIT = sa.Table(
@@ -147,6 +147,23 @@ def hold_on(batch: Batch) -> None:
     while True:
         with contextlib.suppress(BaseException):
             time.sleep(60)
+
+
+def close_late(batch: Batch) -> None:
+    """Do the batch. The process closes its queue only when it is cancelled, and says before that it is about to."""
+    cancel, close, cancelled = signals.cancel, Queue.close, threading.Event()
+
+    def told() -> None:
+        cancel()
+        cancelled.set()
+
+    def closed(queue: Queue) -> None:
+        _note("closing", *batch.jobs[:1])
+        cancelled.wait(60)
+        close(queue)
+
+    supervisor_pipe.cancel, Queue.close = told, closed  # type: ignore[assignment, attr-defined, method-assign]
+    note_batch(batch)
 
 
 def hold_the_interpreter(batch: Batch) -> None:
