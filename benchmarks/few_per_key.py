@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Final
 import sqlalchemy as sa
 
 from benchmarks import semaphore, tables
-from benchmarks.crew import Worker, gather
+from benchmarks.crew import SPAWN, Worker, gather
 from benchmarks.goals import Found, Goal
 from benchmarks.report import Sample
 from benchmarks.scenario import Plot
@@ -25,6 +25,8 @@ from claimjobs.claim.key_locking import LONGEST
 from claimjobs.database.connect import engine_of
 
 if TYPE_CHECKING:
+    from multiprocessing.synchronize import Barrier, Event
+
     from servers import Server
 
 TITLE = "Few per key"
@@ -44,6 +46,8 @@ LARGE, SMALL_KEY = 0, 1_000_000
 PLAIN, KEYS, FIVE, ONE, TENTH = "plain", "turns", "at most 5", "at most 1", "at most 5, one key in ten full"
 BESIDE: Final = "turns, a small key beside a large one"
 SEMAPHORE: Final = "at most 5, by semaphores"
+START: Final = 120.0
+"""The most seconds until all consumers are ready to begin."""
 MOST_BLOCKED: Final = 100_000
 """Jobs that the semaphores have: they do fewer a second than the others."""
 WAYS: Final[dict[str, PerKey | None]] = {
@@ -150,17 +154,21 @@ def consume(url: str, way: str, seconds: float, most: int) -> tuple[int, int, fl
         return done, queue.report.claims, took
 
 
-def watch(url: str, seconds: float) -> list[float]:
-    """Take jobs for so long: how long those of the small key had waited, in seconds by the database's clock."""
+def watch(url: str, start: Barrier, last_is_in: Event) -> list[float]:
+    """Take jobs until no more come of the small key: how long those had waited, in seconds by the database's clock."""
     waited: list[float] = []
     with Queue(url, jobs(), per_key=WAYS[KEYS]) as queue:
-        ends = time.monotonic() + seconds
+        queue.check()
+        start.wait()
+        is_last = False
         for batch in queue.batches(BATCH, poll=0.05, idle=2 * LONGEST):
             with batch:
                 small: Sequence[Any] = [job for job in batch.jobs if job.customer == SMALL_KEY]
                 waited += [(queue.now() - job.run_at).total_seconds() for job in small]
+                # The next batch is claimed at the end of this block.
+                was_last, is_last = is_last, last_is_in.is_set()
                 batch.done()
-            if time.monotonic() > ends:
+            if was_last and not small:
                 break
         queue.engine.dispose()
     return waited
@@ -168,22 +176,25 @@ def watch(url: str, seconds: float) -> list[float]:
 
 def _beside(url: str, sizes: argparse.Namespace) -> tuple[float, dict[str, Any]]:
     """A job of the small key every 50 ms, while consumers work on a million of the other one."""
-    seconds = 2.0 + sizes.small_jobs * 0.05
+    start, last_is_in = SPAWN.Barrier(sizes.consumers + 1, timeout=START), SPAWN.Event()
     engine = engine_of(url)
 
     def enqueue() -> None:
+        start.wait()
         time.sleep(1.0)
         for _ in range(sizes.small_jobs):
             with engine.begin() as connection:
                 connection.execute(sa.insert(jobs()), {"customer": SMALL_KEY})
             time.sleep(0.05)
+        last_is_in.set()
 
     producer = threading.Thread(target=enqueue)
     producer.start()
-    waited = [one for some in gather([Worker(watch, url, seconds) for _ in range(sizes.consumers)]) for one in some]
+    shares = gather([Worker(watch, url, start, last_is_in) for _ in range(sizes.consumers)])
+    waited = [one for some in shares for one in some]
     producer.join()
     engine.dispose()
-    return len(waited) / seconds, {
+    return len(waited) / (1.0 + sizes.small_jobs * 0.05), {
         "p50 ms": 1_000 * statistics.median(waited) if waited else None,
         "p99 ms": 1_000 * sorted(waited)[int(len(waited) * 0.99)] if waited else None,
         "jobs": len(waited),

@@ -288,7 +288,8 @@ def test_producers_in_each_others_way_are_tried_again(backend: Backend) -> None:
         thread.join(120)
     assert sorted(there(backend)) == ["a", "b", "nobody elsea", "nobody elseb"]
     assert sum(come.values()) == 4
-    assert queue.report.transients["deadlock"] + other.report.transients["deadlock"] == 1
+    # Who is undone begins again with the row for which the other one waits, and may be in its way once more.
+    assert queue.report.transients["deadlock"] + other.report.transients["deadlock"] >= 1
 
 
 def test_a_source_that_fails_as_a_database_does_is_not_taken_for_a_conflict(backend: Backend) -> None:
