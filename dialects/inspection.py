@@ -36,16 +36,13 @@ class TableRead:
     """How a plan reads one table."""
 
     table: str
+    """Its name, or on Postgres that of a partition."""
     index: str | None
     """The index through which rows are found; None: the table itself is read."""
     is_scan: bool
-    """Whether the whole table is read, or all of some partitions. Not those that are so small that it costs little."""
+    """Whether all of it is read. On Postgres only if that costs much: of a small one no index is used."""
     rows: int | None
     """How many rows the planner expects."""
-    partitions: tuple[str, ...] = ()
-    """The partitions that are read; none: the table has none, or the server does not say."""
-    are_small: bool = False
-    """Whether they are so small that they are read as a whole, and sorted, whatever indexes there are."""
 
 
 @dataclass(frozen=True)

@@ -105,7 +105,7 @@ class Planned:
     def costs(self) -> str:
         """What it does that takes long in a large table; empty: nothing."""
         scans = (read for read in self.reads if read.is_scan)
-        costs = [f"reads all of {read.table}{_where(read)} (about {read.rows or 0:,} rows)" for read in scans]
+        costs = [f"reads all of {read.table} (about {read.rows or 0:,} rows)" for read in scans]
         if self.plan.sorts and not self.by_keys:
             costs.append("sorts rows of the table before it takes the first")
         return ", and ".join(costs)
@@ -167,12 +167,8 @@ def _plan_finding(found: Planned, *, is_small: bool) -> Finding:
         return Finding(check, "ok", f"it {found.costs}: that costs little in a table as small as this one")
     if found.costs:
         return Finding(check, "warning", f"it {found.costs}, each time: see the finding on the index")
-    reads = []
-    for read in found.reads:
-        by = f"through {read.index}" if read.index else "without an index"
-        reads.append(f"{read.table} {'as a whole, because little is in it,' if read.are_small else by}{_where(read)}")
-    sorts = "" if any(read.are_small for read in found.reads) else ", and sorts nothing"
-    return Finding(check, "ok", f"it reads {', '.join(reads)}{sorts}")
+    how = (f"{read.table} {f'through {read.index}' if read.index else 'without an index'}" for read in found.reads)
+    return Finding(check, "ok", f"it reads {', '.join(how)}")
 
 
 def _index_finding(connection: sa.Connection, subject: Subject, *, is_small: bool) -> Finding:
@@ -198,11 +194,3 @@ def _index_finding(connection: sa.Connection, subject: Subject, *, is_small: boo
         says += ", but the plan does not use it: let the database learn about the table (ANALYZE), and put the columns "
         says += "of `where` into an index with the order"
     return Finding("index", "warning", says)
-
-
-def _where(read: TableRead) -> str:
-    """Which partitions are read. They are in the order of their times, so the first and the last say which."""
-    names = read.partitions
-    if len(names) > 1:
-        return f" in {len(names)} partitions ({names[0]} .. {names[-1]})"
-    return f" in the partition {names[0]}" if names else ""

@@ -123,8 +123,7 @@ class MySQLInspection(Inspection):
 
 
 class MariaDBInspection(MySQLInspection):
-    # It knows no name for the format that it has by default, and shows no partitions there.
-    explain = "EXPLAIN PARTITIONS"
+    explain = "EXPLAIN"  # it knows no name for the format that it has by default
 
     time_limit = f"SET SESSION max_statement_time = {{seconds}}, {_WAITS}"
     history = sa.text("SHOW GLOBAL STATUS LIKE 'Innodb_history_list_length'")
@@ -146,8 +145,7 @@ def _read(row: Row) -> TableRead:
     extra = row["Extra"] or ""
     is_scan = row["type"] == "ALL" or (row["type"] == "index" and "filesort" in extra)
     rows = row["rows"]
-    partitions = tuple(filter(None, (row["partitions"] or "").split(",")))
-    return TableRead(row["table"], row["key"], is_scan, None if rows is None else int(rows), partitions)
+    return TableRead(row["table"], row["key"], is_scan, None if rows is None else int(rows))
 
 
 def _table(rows: Sequence[Row]) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, ClassVar, Final
 
@@ -29,22 +29,12 @@ _VACUUM: Final = sa.text(
     "current_setting('autovacuum_vacuum_scale_factor') AS factor "
     "FROM pg_class c LEFT JOIN pg_stat_user_tables s ON s.relid = c.oid WHERE c.oid = to_regclass(:table)"
 )
-# A plan names each partition as a table, and its part of an index as an index.
-_PARTITIONS: Final = sa.text(
-    "SELECT part.relname AS name, root.relname AS whole, "
-    "part.relkind = 'r' AND pg_relation_size(part.oid) < :size AS small "
-    "FROM pg_class part JOIN pg_class root ON root.oid = pg_partition_root(part.oid) "
-    "JOIN pg_namespace space ON space.oid = part.relnamespace "
-    "WHERE part.relispartition AND part.relname = ANY(:names) AND space.nspname = ANY(:schemas)"
-)
-SMALL: Final = 800_000
-"""Bytes, some thousand rows. A planner reads such a partition as a whole, whatever indexes it has."""
+CHEAP: Final = 200.0
+"""A planner reads and sorts some thousand rows at this cost, as of a small partition, whatever indexes there are."""
 
 _SCANS: Final = ("Seq Scan", "Parallel Seq Scan")
 
 Node = dict[str, Any]
-Parts = Mapping[str, Any]
-"""Partitions of tables or of indexes, by their names: the `whole`, and whether they are `small`."""
 
 
 class PostgresInspection(Inspection):
@@ -69,31 +59,26 @@ class PostgresInspection(Inspection):
     )
 
     def plan(self, connection: sa.Connection, sql: str, parameters: Any) -> Plan:
-        # VERBOSE says the schemas: other schemas may have partitions of the same names.
-        found = connection.exec_driver_sql(f"EXPLAIN (VERBOSE, FORMAT JSON) {sql}", parameters).scalar_one()
+        found = connection.exec_driver_sql(f"EXPLAIN (FORMAT JSON) {sql}", parameters).scalar_one()
         top: Node = found[0]["Plan"]
         nodes = list(_all(top))
-        for node in nodes:
-            node.pop("Output", None)  # long, and of no use here
         reads = []
         for node in nodes:
             kind, table = node["Node Type"], node.get("Relation Name")
             if table is None or kind == "ModifyTable":
                 continue
             indexes = [below["Index Name"] for below in (node, *_input(node)) if "Index Name" in below]
-            reads.append(TableRead(table, indexes[0] if indexes else None, kind in _SCANS, node.get("Plan Rows")))
-        parts = _partitions(connection, reads, {node["Schema"] for node in nodes if "Schema" in node})
+            is_scan = kind in _SCANS and node["Total Cost"] > CHEAP
+            reads.append(TableRead(table, indexes[0] if indexes else None, is_scan, node.get("Plan Rows")))
         # The rows that a claim returns are sorted at its end: these come from a CTE. An "Incremental Sort" reads an
         # index in its order, and sorts only rows that are equal there.
-        sorted_tables = [
-            below["Relation Name"]
+        sorts = any(
+            "Relation Name" in below
             for node in nodes
-            if node["Node Type"] == "Sort"
+            if node["Node Type"] == "Sort" and node["Total Cost"] > CHEAP
             for below in _input(node)
-            if "Relation Name" in below
-        ]
-        sorts = any(table not in parts or not parts[table].small for table in sorted_tables)
-        return Plan(tuple(_by_table(reads, parts)), sorts, json.dumps(found, indent=1))
+        )
+        return Plan(tuple(reads), sorts, json.dumps(found, indent=1))
 
     def rows_read(self, connection: sa.Connection, table: sa.Table) -> int:
         return int(connection.execute(_READ, {"table": PREPARER.format_table(table)}).scalar_one())
@@ -151,30 +136,6 @@ def _input(node: Node) -> Iterator[Node]:
         if below.get("Parent Relationship") not in ("InitPlan", "SubPlan"):
             yield below
             yield from _input(below)
-
-
-def _partitions(connection: sa.Connection, reads: Sequence[TableRead], schemas: Collection[str]) -> Parts:
-    """The partitions among the tables and the indexes of a plan, by their names."""
-    names = [name for read in reads for name in (read.table, read.index) if name is not None]
-    named = {"names": names, "schemas": list(schemas), "size": SMALL}
-    found = connection.execute(_PARTITIONS, named) if names else ()
-    return {row.name: row for row in found}
-
-
-def _by_table(reads: Sequence[TableRead], parts: Parts) -> Iterator[TableRead]:
-    """The reads, those of partitions as one read of their table for each index."""
-    groups: dict[tuple[str, str | None, bool, bool], list[TableRead]] = {}
-    for read in reads:
-        if read.table not in parts:
-            yield read
-            continue
-        index = parts[read.index].whole if read.index is not None and read.index in parts else read.index
-        small = read.is_scan and parts[read.table].small
-        groups.setdefault((parts[read.table].whole, index, read.is_scan, small), []).append(read)
-    for (table, index, is_scan, small), found in groups.items():
-        rows = sum(read.rows or 0 for read in found)
-        names = tuple(dict.fromkeys(read.table for read in found))
-        yield TableRead(table, index, is_scan and not small, rows, names, are_small=small)
 
 
 # --- the trigger that wakes idle owners: its NOTIFY waits for the commit -------------------------------------------
