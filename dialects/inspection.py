@@ -89,9 +89,6 @@ class Inspection(Protocol):
     def plan(self, connection: sa.Connection, sql: str, parameters: Any) -> Plan:
         """The plan of a statement, given as the driver gets it. The statement is not run."""
 
-    def rows_read(self, connection: sa.Connection, table: sa.Table) -> int:
-        """A count that grows with each row of the table that this transaction reads."""
-
     def row_locks(self, connection: sa.Connection, table: sa.Table) -> int:
         """How many rows of the table this transaction has locked or written."""
 

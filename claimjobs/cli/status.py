@@ -188,7 +188,7 @@ def _paused(stats: Stats) -> Iterator[str]:
 
 @click.command()
 @click.option("--json", "as_json", is_flag=True, help="One JSON object; its keys are described above.")
-@click.option("--analyze", is_flag=True, help="Claim once for real, and roll back: count row locks and rows read.")
+@click.option("--analyze", is_flag=True, help="Claim once for real, and roll back: count row locks.")
 @claim_options
 @click.pass_context
 def explain(context: click.Context, target: Target, as_json: bool, analyze: bool) -> None:

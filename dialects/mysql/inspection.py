@@ -68,11 +68,6 @@ class MySQLInspection(Inspection):
         real = [row for row in named if "Table function" not in (row["Extra"] or "")]
         return Plan(tuple(map(_read, real)), any("filesort" in (row["Extra"] or "") for row in real), _table(rows))
 
-    def rows_read(self, connection: sa.Connection, table: sa.Table) -> int:
-        # Of the session, for all tables: InnoDB counts by table for the whole server only.
-        counts = connection.execute(sa.text("SHOW SESSION STATUS LIKE 'Handler_read%'"))
-        return sum(int(count) for _, count in counts)
-
     def row_locks(self, connection: sa.Connection, table: sa.Table) -> int:
         if not connection.scalar(sa.text("SELECT @@performance_schema")):
             raise NotShown("performance_schema is off on this server")

@@ -18,11 +18,6 @@ DEAD: Final = 10_000
 LATE: Final = 100_000
 """An autovacuum that begins after more dead rows than this is a warning."""
 
-# A table that is neither divided nor a partition is in no tree, not even in its own.
-_READ: Final = sa.text(
-    "SELECT coalesce(sum(seq_tup_read + coalesce(idx_tup_fetch, 0)), 0) FROM pg_stat_xact_user_tables "
-    "WHERE relid = to_regclass(:table) OR relid IN (SELECT relid FROM pg_partition_tree(to_regclass(:table)))"
-)
 _VACUUM: Final = sa.text(
     "SELECT c.relkind = 'p' AS partitioned, c.reltuples, c.reloptions, s.n_dead_tup AS dead, s.n_live_tup AS live, "
     "current_setting('autovacuum') AS autovacuum, current_setting('autovacuum_vacuum_threshold') AS threshold, "
@@ -79,9 +74,6 @@ class PostgresInspection(Inspection):
             for below in _input(node)
         )
         return Plan(tuple(reads), sorts, json.dumps(found, indent=1))
-
-    def rows_read(self, connection: sa.Connection, table: sa.Table) -> int:
-        return int(connection.execute(_READ, {"table": PREPARER.format_table(table)}).scalar_one())
 
     def row_locks(self, connection: sa.Connection, table: sa.Table) -> int:
         # pg_locks lists no row locks: they are in the rows, and so are the writes of this transaction.
