@@ -17,12 +17,6 @@ LAG: Final = 100_000
 """If so many transactions wait for purge, that is a warning. A busy server has some thousands."""
 LONG_WAIT: Final = 50
 """Seconds, the default of the server."""
-LONG_SILENCE: Final = 60
-"""Seconds until the first probe of TCP keepalive; a later one is a warning for open transactions."""
-_VANISHED: Final = (
-    "until it notices that a client's machine has vanished, the jobs of that open transaction stay locked, "
-    "with the defaults of Linux for two hours"
-)
 
 _BINLOG: Final = sa.text("SELECT @@log_bin AS log_bin, @@session.binlog_format AS binlog_format")
 # Our own session has another one.
@@ -55,8 +49,6 @@ class MySQLInspection(Inspection):
         "WHERE trx_isolation_level IN ('REPEATABLE READ', 'SERIALIZABLE') AND trx_mysql_thread_id <> connection_id() "
         "ORDER BY trx_started"
     )
-    keepalive: ClassVar[sa.TextClause | None] = None
-    """Asks for the seconds until the first probe of TCP keepalive; None: this server has no variable for it."""
     # How many transactions wait for purge.
     history = sa.text("SELECT `count` FROM information_schema.innodb_metrics WHERE name = 'trx_rseg_history_len'")
 
@@ -92,21 +84,6 @@ class MySQLInspection(Inspection):
             says = f"{says}, and hold='transaction' does not change it: a settle may wait so long"
             fix = f"SET GLOBAL innodb_lock_wait_timeout = {LONG_WAIT};"
             yield Finding("lock wait", "warning", says, (fix,))
-        yield self._vanished_clients(connection)
-
-    def _vanished_clients(self, connection: sa.Connection) -> Finding:
-        """When the server ends the transaction of a client whose machine has vanished."""
-        if self.keepalive is None:
-            says = f"not known, because this server does not show it: {_VANISHED}"
-            step = "see net.ipv4.tcp_keepalive_time and tcp_retries2 on its machine"
-            return Finding("vanished clients", "not known", f"{says}; {step}")
-        seconds = int(connection.scalar(self.keepalive) or 0)
-        if 0 < seconds <= LONG_SILENCE:
-            return Finding("vanished clients", "ok", f"tcp_keepalive_time is {seconds} s on this server")
-        says = f"tcp_keepalive_time is {seconds or 'not set'} on this server: {_VANISHED}"
-        values = {"time": LONG_SILENCE, "interval": 10, "probes": 6}
-        fix = f"SET {', '.join(f'GLOBAL tcp_keepalive_{name} = {value}' for name, value in values.items())};"
-        return Finding("vanished clients", "warning", says, (fix,))
 
     def garbage(self, connection: sa.Connection, table: sa.Table) -> Iterator[Finding]:
         found = connection.execute(self.history).first()
@@ -122,7 +99,6 @@ class MariaDBInspection(MySQLInspection):
 
     time_limit = f"SET SESSION max_statement_time = {{seconds}}, {_WAITS}"
     history = sa.text("SHOW GLOBAL STATUS LIKE 'Innodb_history_list_length'")
-    keepalive = sa.text("SELECT @@global.tcp_keepalive_time")
 
     def row_locks(self, connection: sa.Connection, table: sa.Table) -> int:
         # It lists no locks. InnoDB's count is that of all tables of the transaction, and is renewed ten times a second.

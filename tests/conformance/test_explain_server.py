@@ -121,30 +121,6 @@ def test_a_long_wait_for_a_lock_is_a_warning_for_open_transactions(
     assert "a settle may wait so long" in warned(backend.queue(hold="transaction").explain(), "lock wait")
 
 
-@pytest.mark.mariadb("it sets the keepalive for the whole server")
-def test_when_a_vanished_client_is_noticed_is_told_for_open_transactions(backend: Backend) -> None:
-    if not backend.dialect.sessions.ends_idle_clients:
-        pytest.skip(f"on {backend.name} a consumer sets that for its own session")
-    assert "vanished clients" not in {finding.check for finding in backend.queue().explain().findings}
-    found = of(backend.queue(hold="transaction").explain(), "vanished clients")
-    assert "the jobs of that open transaction stay locked" in found.says
-    if not found.fix:
-        assert found.verdict == "not known"
-        return
-    assert found.verdict == "warning"
-    before = "SELECT @@global.tcp_keepalive_time, @@global.tcp_keepalive_interval, @@global.tcp_keepalive_probes"
-    with backend.engine.connect() as connection:
-        time, interval, probes = connection.execute(sa.text(before)).one()
-    try:
-        backend.run(found.fix[0].rstrip(";"))
-        assert of(backend.queue(hold="transaction").explain(), "vanished clients").verdict == "ok"
-    finally:
-        backend.run(
-            f"SET GLOBAL tcp_keepalive_time = {time}, GLOBAL tcp_keepalive_interval = {interval}, "
-            f"GLOBAL tcp_keepalive_probes = {probes}"
-        )
-
-
 # --- old rows ------------------------------------------------------------------------------------------------
 
 
