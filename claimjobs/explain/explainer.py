@@ -28,8 +28,6 @@ Checks = dict[str, Check]
 CHECKS: Final[Checks] = {
     "plan": plan_findings,
     "failures": server.failures,
-    "states": server.states,
-    "primaries": server.primaries,
     "settings": server.settings,
     "old rows": server.old_rows,
     "snapshots": server.snapshots,

@@ -18,48 +18,27 @@ from claimjobs.errors import ClaimjobsError, ServerUnfit, StateMissing
 from claimjobs.explain.plans import NOBODY, SIZE, Subject, as_sent
 from claimjobs.statements import samples
 from claimjobs.statements.owners import register
-from claimjobs.table.reflection import COMMENT_LOST, lost_comment
 from claimjobs.table.roles import AGAIN
 
 LONG: Final = 60.0
 """Seconds: a session that holds a snapshot for longer is a warning."""
 SHOWN: Final = 3
-"""How many sessions that hold a snapshot are named, and how many values without a state."""
-LOOKED_AT: Final = 1_000
-"""Rows whose state is looked at."""
+"""So many of those who hold a snapshot are named."""
 MORE: Final = 10
 """A claim may lock so many rows more than it takes."""
 
 
-def failures(connection: sa.Connection, subject: Subject) -> Iterator[Finding]:
-    """What the table lacks to store a failure, or to know that its done jobs may be deleted. None if it has it all."""
+def failures(_connection: sa.Connection, subject: Subject) -> Iterator[Finding]:
+    """What the table lacks to store a failure. None if it has it all."""
     for lack in subject.backend.roles.lacking("attempts", "run_at"):
         fails = "fails for the last time" if isinstance(lack, StateMissing) else "fails"
         yield Finding("failures", "warning", f"a job that {fails} {AGAIN}, because {lack}")
-    if fix := lost_comment(connection, subject.backend.source.table):
-        yield Finding("comments", "warning", COMMENT_LOST, (fix,))
-
-
-def states(connection: sa.Connection, subject: Subject) -> Iterator[Finding]:
-    """Whether rows have values that mean a state. None if one of the first rows has: a mistyped value is in none."""
-    roles = subject.backend.source
-    if roles.status is None:  # as that of a table with a side-car, which has the states
-        return
-    rows = connection.execute(samples.states(roles, roles.status, LOOKED_AT)).all()
-    if rows and all(row.state is None for row in rows):
-        found = sorted("NULL" if row.value is None else repr(row.value) for row in rows)
-        more = f" and {len(found) - SHOWN} more values" if len(found) > SHOWN else ""
-        known = ", ".join(f"{state}: {value!r}" for state, value in roles.state.values.items())
-        says = (
-            f"no row has a value of {roles.status.name} that means a state ({known}), as far as the first "
-            f"{LOOKED_AT:,} rows tell: they have {', '.join(found[:SHOWN])}{more}; nothing is claimed from rows "
-            "without a state: check [states] of the map"
-        )
-        yield Finding("states", "warning", says)
 
 
 def settings(connection: sa.Connection, subject: Subject) -> Iterator[Finding]:
-    """Which isolation a claim has, and other programs beside it; settings of the server that matter to claims."""
+    """Which isolation a claim has, and other programs beside it; settings of the server that matter to claims. Raises
+    ServerUnfit for one of several primaries on which claims are not safe.
+    """
     level, dialect = connection.default_isolation_level or "not known", subject.backend.dialect
     says = f"a claim is {dialect.isolation}; sessions of this database are {level} if they choose nothing"
     if level in dialect.reads_that_lock:
@@ -67,6 +46,7 @@ def settings(connection: sa.Connection, subject: Subject) -> Iterator[Finding]:
     else:
         yield Finding("isolation", "ok", says)
     yield from subject.inspection.settings(connection)
+    subject.settler.record.check_primaries(connection)
 
 
 def open_transactions(connection: sa.Connection, subject: Subject) -> Iterator[Finding]:
@@ -86,19 +66,6 @@ def open_transactions(connection: sa.Connection, subject: Subject) -> Iterator[F
         "--max-batch-time below it if no handler takes so long"
     )
     yield Finding("time limits", "warning", says)
-
-
-def primaries(connection: sa.Connection, subject: Subject) -> Iterator[Finding]:
-    """Whether claims meet on several primaries. Raises ServerUnfit if they are not safe there."""
-    backend, in_sweeps = subject.backend, subject.plan.selection.in_sweeps
-    subject.settler.record.check_primaries(connection)
-    if backend.dialect.sessions.is_one_of_several_primaries(connection) and not in_sweeps:
-        says = (
-            "this server is one of several primaries: when consumers on two of them claim one job, one claim is "
-            "refused, which is frequent in one order: if any order will do, say so with --any-order (order_by=()); or "
-            "let all write to one member"
-        )
-        yield Finding("primaries", "warning", says)
 
 
 def old_rows(connection: sa.Connection, subject: Subject) -> Iterator[Finding]:

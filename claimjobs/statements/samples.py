@@ -1,4 +1,4 @@
-"""Some rows of a table, for `explain`: their keys, their states, an owner, and locks on them."""
+"""Some rows of a table, for `explain`: their keys, an owner, and locks on them."""
 
 from __future__ import annotations
 
@@ -14,12 +14,6 @@ from claimjobs.table.roles import ColumnRoles
 def keys(roles: ColumnRoles, dialect: Dialect, limit: int) -> sa.Select[Any]:
     """The keys of so many rows, as far as the driver can read them."""
     return sa.select(*roles.key).where(*dialect.readable(roles.key)).limit(limit)
-
-
-def states(roles: ColumnRoles, status: sa.Column[Any], limit: int) -> sa.Select[Any]:
-    """The values of the status of the first rows, once each: `value`, `state`; no state: the value means none."""
-    first = sa.select(status.label("value"), roles.state.name.label("state")).limit(limit).subquery()
-    return sa.select(first.c.value, first.c.state).distinct()
 
 
 def lock(roles: ColumnRoles, dialect: Dialect) -> sa.Select[Any]:

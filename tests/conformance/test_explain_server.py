@@ -9,7 +9,7 @@ from typing import Any, Final
 import pytest
 import sqlalchemy as sa
 
-from claimjobs import Columns, Liveness, Queue, make, side_car_tables
+from claimjobs import Liveness, Queue, make, side_car_tables
 from claimjobs.contrib.advisory_locks import AdvisoryLocks
 from claimjobs.dialects.inspection import Finding
 from claimjobs.explain.explainer import Explanation
@@ -66,24 +66,6 @@ def test_the_locks_of_a_transaction_are_counted(backend: Backend) -> None:
 def test_without_a_due_job_the_locks_are_not_known(backend: Backend) -> None:
     found = of(backend.queue().explain(analyze=True), "row locks")
     assert (found.verdict, found.says[:24]) == ("not known", "not known, because no jo")
-
-
-# --- states --------------------------------------------------------------------------------------------------
-
-
-def test_states_that_no_row_has_are_a_warning(backend: Backend) -> None:
-    backend.make()
-    backend.run("CREATE TABLE letters (id INT PRIMARY KEY, state VARCHAR(10), who BIGINT)")
-    backend.run("INSERT INTO letters VALUES (1, 'open', NULL), (2, NULL, NULL), (3, 'sent', NULL)")
-
-    def explained(unclaimed: str) -> Explanation:
-        columns = Columns(status="state", owner_id="who", states={"unclaimed": unclaimed, "claimed": "busy"})
-        return backend.bare_queue("letters", columns=columns, on_done="delete").explain()
-
-    assert [found for found in explained("open").findings if found.check == "states"] == []
-    says = warned(explained("opne"), "states")
-    assert "means a state (unclaimed: 'opne', claimed: 'busy')" in says
-    assert "they have 'open', 'sent', NULL; nothing is claimed" in says
 
 
 # --- settings ------------------------------------------------------------------------------------------------

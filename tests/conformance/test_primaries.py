@@ -76,7 +76,7 @@ def test_claims_that_write_no_job_are_refused_before_the_first_claim(backend: Ba
             begin()
         assert "cannot work for table 'jobs' here" in str(told.value)
         assert "add --hold lease --claims rows" in str(told.value)
-    assert of(queue.explain(), "primaries").verdict == "will not work"
+    assert of(queue.explain(), "settings").verdict == "will not work"
     assert backend.rows()[0]["status"] == "unclaimed"
 
 
@@ -124,11 +124,3 @@ def test_a_free_lock_of_an_owner_from_before_is_no_sign_of_death(backend: Backen
     end_session(backend, owner.owner_id)
     assert still(queue_on_one_of_several(backend)).reclaim() == 0
     assert still(backend.queue(liveness=LEASE)).reclaim() == 1
-
-
-def test_explain_says_that_claims_in_order_meet(backend: Backend) -> None:
-    found = of(queue_on_one_of_several(backend).explain(), "primaries")
-    assert found.verdict == "warning"
-    assert "if any order will do, say so with --any-order (order_by=())" in found.says
-    for queue in (queue_on_one_of_several(backend, order_by=()), backend.queue()):
-        assert not [finding for finding in queue.explain().findings if finding.check == "primaries"]
