@@ -100,9 +100,6 @@ class Inspection(Protocol):
         """Settings of the server that matter to open transactions that hold jobs."""
         yield from ()
 
-    def garbage(self, connection: sa.Connection, table: sa.Table) -> Iterator[Finding]:
-        """How well the server removes the old versions of rows that claims would read."""
-
     def pins(self, connection: sa.Connection) -> Sequence[Pin]:
         """Who keeps old versions of rows, the oldest first. Raises NotShown if nobody is shown, but some are hidden."""
         found = [Pin(row.who, row.seconds) for row in connection.execute(self.snapshots)]

@@ -29,7 +29,6 @@ CHECKS: Final[Checks] = {
     "plan": plan_findings,
     "failures": server.failures,
     "settings": server.settings,
-    "old rows": server.old_rows,
     "snapshots": server.snapshots,
     "wake": server.wake,
 }

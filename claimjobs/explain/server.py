@@ -68,11 +68,6 @@ def open_transactions(connection: sa.Connection, subject: Subject) -> Iterator[F
     yield Finding("time limits", "warning", says)
 
 
-def old_rows(connection: sa.Connection, subject: Subject) -> Iterator[Finding]:
-    """How well the server removes the old versions of rows that claims would read."""
-    return subject.inspection.garbage(connection, subject.backend.source.table)
-
-
 def snapshots(connection: sa.Connection, subject: Subject) -> Iterator[Finding]:
     """Who keeps rows that are deleted since then from being removed, and for how long already."""
     old = [pin for pin in subject.inspection.pins(connection) if pin.seconds is None or pin.seconds > LONG]

@@ -13,8 +13,6 @@ from sqlalchemy.dialects import mysql
 from claimjobs.dialects.inspection import LOCK_TIMEOUT, Finding, Inspection, NotShown, Plan, TableRead, TableRules
 
 Row = dict[str, Any]
-LAG: Final = 100_000
-"""If so many transactions wait for purge, that is a warning. A busy server has some thousands."""
 LONG_WAIT: Final = 50
 """Seconds, the default of the server."""
 
@@ -49,8 +47,6 @@ class MySQLInspection(Inspection):
         "WHERE trx_isolation_level IN ('REPEATABLE READ', 'SERIALIZABLE') AND trx_mysql_thread_id <> connection_id() "
         "ORDER BY trx_started"
     )
-    # How many transactions wait for purge.
-    history = sa.text("SELECT `count` FROM information_schema.innodb_metrics WHERE name = 'trx_rseg_history_len'")
 
     def plan(self, connection: sa.Connection, sql: str, parameters: Any) -> Plan:
         found = connection.exec_driver_sql(f"{self.explain} {sql}", parameters).mappings()
@@ -85,20 +81,11 @@ class MySQLInspection(Inspection):
             fix = f"SET GLOBAL innodb_lock_wait_timeout = {LONG_WAIT};"
             yield Finding("lock wait", "warning", says, (fix,))
 
-    def garbage(self, connection: sa.Connection, table: sa.Table) -> Iterator[Finding]:
-        found = connection.execute(self.history).first()
-        lag = int(found[-1]) if found else 0
-        text = f"purge has not removed what {lag:,} transactions left"
-        if lag > LAG:
-            text += ": a claim at the head reads deleted rows until it has; see who holds a snapshot"
-        yield Finding("purge lag", "warning" if lag > LAG else "ok", text)
-
 
 class MariaDBInspection(MySQLInspection):
     explain = "EXPLAIN"  # it knows no name for the format that it has by default
 
     time_limit = f"SET SESSION max_statement_time = {{seconds}}, {_WAITS}"
-    history = sa.text("SHOW GLOBAL STATUS LIKE 'Innodb_history_list_length'")
 
     def row_locks(self, connection: sa.Connection, table: sa.Table) -> int:
         # It lists no locks. InnoDB's count is that of all tables of the transaction, and is renewed ten times a second.

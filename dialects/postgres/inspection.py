@@ -10,20 +10,9 @@ from typing import Any, ClassVar, Final
 import sqlalchemy as sa
 from sqlalchemy.dialects import postgresql
 
-from claimjobs.dialects.inspection import LOCK_TIMEOUT, Finding, Inspection, Plan, TableRead, TableRules
+from claimjobs.dialects.inspection import LOCK_TIMEOUT, Inspection, Plan, TableRead, TableRules
 from claimjobs.dialects.postgres.sessions import CHANNEL, FULL, PREPARER
 
-DEAD: Final = 10_000
-"""More dead rows than this, and than live ones, are a warning."""
-LATE: Final = 100_000
-"""An autovacuum that begins after more dead rows than this is a warning."""
-
-_VACUUM: Final = sa.text(
-    "SELECT c.relkind = 'p' AS partitioned, c.reltuples, c.reloptions, s.n_dead_tup AS dead, s.n_live_tup AS live, "
-    "current_setting('autovacuum') AS autovacuum, current_setting('autovacuum_vacuum_threshold') AS threshold, "
-    "current_setting('autovacuum_vacuum_scale_factor') AS factor "
-    "FROM pg_class c LEFT JOIN pg_stat_user_tables s ON s.relid = c.oid WHERE c.oid = to_regclass(:table)"
-)
 CHEAP: Final = 200.0
 """A planner reads and sorts some thousand rows at this cost, as of a small partition, whatever indexes there are."""
 
@@ -80,40 +69,6 @@ class PostgresInspection(Inspection):
         mine = "IN (SELECT pg_current_xact_id()::xid)"
         rows = f"SELECT count(*) FROM {PREPARER.format_table(table)} WHERE xmax {mine} OR xmin {mine}"  # noqa: S608
         return int(connection.exec_driver_sql(rows).scalar_one())
-
-    def garbage(self, connection: sa.Connection, table: sa.Table) -> Iterator[Finding]:
-        name = PREPARER.format_table(table)
-        found = connection.execute(_VACUUM, {"table": name}).one()
-        options = dict(option.split("=", 1) for option in found.reloptions or ())
-        if found.partitioned:  # it has no rows and takes no options: each partition has its own
-            yield Finding("autovacuum", "ok", "autovacuum counts the dead rows of each partition by itself")
-            return
-        yield _autovacuum(name, found, options)
-        if found.dead is None:
-            return
-        says = f"the table has about {found.dead:,} dead rows and {found.live:,} live ones"
-        if found.dead <= max(DEAD, found.live):
-            yield Finding("dead rows", "ok", says)
-        else:
-            says = f"{says}: claims at the head read them; vacuum it"
-            yield Finding("dead rows", "warning", says, (f"VACUUM {name};",))
-
-
-def _autovacuum(name: str, found: Any, options: dict[str, str]) -> Finding:
-    if found.autovacuum != "on":
-        says = "autovacuum is off on this server: claims at the head read every row that was ever deleted"
-        return Finding("autovacuum", "warning", says, ("ALTER SYSTEM SET autovacuum = on; SELECT pg_reload_conf();",))
-    if options.get("autovacuum_enabled") in ("false", "off", "no", "0"):
-        says = "autovacuum is off for this table: claims at the head read every row that was ever deleted"
-        return Finding("autovacuum", "warning", says, (f"ALTER TABLE {name} RESET (autovacuum_enabled);",))
-    threshold = float(options.get("autovacuum_vacuum_threshold", found.threshold))
-    factor = float(options.get("autovacuum_vacuum_scale_factor", found.factor))
-    rows = round(threshold + factor * max(0, found.reltuples))
-    if rows <= LATE:
-        return Finding("autovacuum", "ok", f"autovacuum begins after {rows:,} dead rows")
-    wanted = f"autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = {DEAD}"
-    says = f"autovacuum begins after {rows:,} dead rows, late for a queue"
-    return Finding("autovacuum", "warning", says, (f"ALTER TABLE {name} SET ({wanted});",))
 
 
 def _all(node: Node) -> Iterator[Node]:

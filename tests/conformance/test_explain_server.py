@@ -1,4 +1,4 @@
-"""What `explain` finds beside the plans: row locks, settings, old rows, snapshots, rights, leases, wake-up."""
+"""What `explain` finds beside the plans: row locks, settings, snapshots, rights, wake-up."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from claimjobs import Liveness, Queue, make, side_car_tables
 from claimjobs.contrib.advisory_locks import AdvisoryLocks
 from claimjobs.dialects.inspection import Finding
 from claimjobs.explain.explainer import Explanation
-from claimjobs.explain.plans import SIZE, SMALL
+from claimjobs.explain.plans import SIZE
 from tests.backends import Backend
 from tests.conformance.jobs import jobs
 from tests.conformance.test_explain import filled, of
@@ -103,55 +103,7 @@ def test_a_long_wait_for_a_lock_is_a_warning_for_open_transactions(
     assert "a settle may wait so long" in warned(backend.queue(hold="transaction").explain(), "lock wait")
 
 
-# --- old rows ------------------------------------------------------------------------------------------------
-
-
-def vacuums(backend: Backend) -> None:
-    if backend.family != "postgres":
-        pytest.skip(f"{backend.name} has no vacuum")
-
-
-@pytest.mark.parametrize(
-    ("option", "fix"),
-    [
-        ("autovacuum_enabled = false", "RESET (autovacuum_enabled)"),
-        ("autovacuum_vacuum_threshold = 200000", "autovacuum_vacuum_scale_factor = 0"),
-    ],
-)
-def test_a_table_that_vacuum_reaches_late_is_a_warning(backend: Backend, option: str, fix: str) -> None:
-    vacuums(backend)
-    queue = backend.queue()
-    assert of(queue.explain(), "autovacuum").verdict == "ok"
-    backend.run(f"ALTER TABLE jobs SET ({option})")
-    found = of(queue.explain(), "autovacuum")
-    assert (found.verdict, fix in found.fix[0]) == ("warning", True)
-    backend.run(found.fix[0].rstrip(";"))
-    assert of(queue.explain(), "autovacuum").verdict == "ok"
-
-
-def test_more_dead_rows_than_live_ones_are_a_warning(backend: Backend) -> None:
-    vacuums(backend)
-    queue = backend.queue()
-    backend.run("ALTER TABLE jobs SET (autovacuum_enabled = false)")
-    queue.enqueue(jobs(SMALL + 100))
-    backend.run("DELETE FROM jobs")
-    backend.engine.dispose()  # a session that ends reports its counts
-    backend.wait_for(lambda: of(queue.explain(), "dead rows").verdict == "warning", "the dead rows are counted")
-    assert of(queue.explain(), "dead rows").fix == ("VACUUM jobs;",)
-
-
-@pytest.mark.mariadb("it tells the length of its history elsewhere")
-def test_a_long_history_is_a_warning(backend: Backend, monkeypatch: pytest.MonkeyPatch) -> None:
-    if not backend.dialect.interrupts:
-        pytest.skip(f"{backend.name} has no purge")
-    queue = backend.queue()
-    queue.enqueue(jobs(1))
-    monkeypatch.setattr("claimjobs.dialects.mysql.inspection.LAG", 20)
-    with backend.engine.connect() as old:
-        old.execute(sa.text("SELECT * FROM jobs"))
-        for number in range(40):
-            backend.run(f"UPDATE jobs SET e = '{number}'")
-        assert "purge has not removed" in warned(queue.explain(), "purge lag")
+# --- snapshots -----------------------------------------------------------------------------------------------
 
 
 def test_who_holds_a_snapshot_is_named(backend: Backend, monkeypatch: pytest.MonkeyPatch) -> None:
