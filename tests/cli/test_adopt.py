@@ -63,18 +63,19 @@ def test_the_files_that_it_writes_work_as_they_are(tables: Backend, tmp_path: Pa
     before = schema_of(tables)
     ended = claimjobs("adopt", table, *words, "--into", tmp_path, "--url", tables.url)
     assert ended.code == exits.OK, ended.err
-    assert f"test_{table}_jobs.py has a row of your table: look at it" in ended.out
     assert "-- locks no other table\nCREATE TABLE" in ended.out
     assert ("CREATE INDEX" in ended.out.partition("CREATE TABLE")[0]) is (case == "own columns")
     assert schema_of(tables) == before, "the database is only read"
     run_setup(tables, tmp_path / f"{table}_setup.sql")
+    rows = tables.rows(table)
+    tested = _in(tmp_path.parent, tables, "pytest", "-q", "-p", "no:cacheprovider", str(tmp_path))
+    assert (tested.returncode, "1 passed" in tested.stdout) == (0, True), tested.stdout + tested.stderr
+    assert tables.rows(table) == rows
     words = ["--map", str(tmp_path / f"{table}.toml"), "--url", tables.url]
     assert claimjobs("explain", *words).code in (exits.OK, exits.WARNINGS)
     run = _in(tmp_path, tables, "claimjobs", "start-processing", f"{table}_jobs:handle", *words, "--drain", "--json")
     done = 2 if table == "orders" else 1
     assert (run.returncode, f'"done": {done}, ' in run.stdout.splitlines()[-1]) == (0, True), run.stdout + run.stderr
-    tested = _in(tmp_path.parent, tables, "pytest", "-q", "-p", "no:cacheprovider", str(tmp_path))
-    assert (tested.returncode, "1 passed" in tested.stdout) == (0, True), tested.stdout + tested.stderr
 
 
 def run_setup(database: Backend, script: Path) -> None:
@@ -83,11 +84,11 @@ def run_setup(database: Backend, script: Path) -> None:
             database.run(re.sub("^-- .*$", "", statement, flags=re.M).replace(":", r"\:"))
 
 
-def _in(folder: Path, backend: Backend, *words: str, server: str | None = None) -> subprocess.CompletedProcess[str]:
-    """Run a module. `server`: for the tests in it, if it is not that of the backend."""
+def _in(folder: Path, backend: Backend, *words: str, url: str | None = None) -> subprocess.CompletedProcess[str]:
+    """Run a module. `url`: for the tests in it, if it is not that of the backend."""
     kept = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST")}
-    environment = {**kept, "PYTHONPATH": f"{folder}{os.pathsep}{ROOT}", "CLAIMJOBS_TEST_URL": backend.url}
-    environment |= {} if server is None else {"CLAIMJOBS_TEST_URL": server}
+    environment = {**kept, "PYTHONPATH": f"{folder}{os.pathsep}{ROOT}", "CLAIMJOBS_URL": backend.url}
+    environment |= {} if url is None else {"CLAIMJOBS_URL": url}
     command = [sys.executable, "-m", *words]
     return subprocess.run(
         command, cwd=folder, env=environment, capture_output=True, text=True, check=False, timeout=DEADLINE
@@ -99,7 +100,6 @@ def test_what_another_queue_has_made_is_not_made_again(tables: Backend, tmp_path
     ended = claimjobs("adopt", "pairs", "--kind", "side-car", "--into", tmp_path, "--url", tables.url)
     assert ended.code == exits.OK, ended.err
     assert re.findall(r"CREATE TABLE (\w+)", ended.out) == ["pairs_claims"]
-    assert "claimjobs_owners" in (tmp_path / "test_pairs_jobs.py").read_text(), "a test has a database of its own"
     make(tables.engine, side_car_tables(tables.engine, "pairs"))
     ended = claimjobs("adopt", "pairs", "--kind", "side-car", "--into", tmp_path / "again", "--url", tables.url)
     assert (ended.code, "CREATE" in ended.out) == (exits.OK, False)
@@ -150,54 +150,42 @@ def _row(database: Backend, columns: str) -> tuple[object, ...]:
         return tuple(connection.execute(sa.text(f"SELECT {columns} FROM documents")).one())
 
 
-MORE_COLUMNS = {
-    "postgres": "u UUID NOT NULL, t TIME NOT NULL, i INTERVAL NOT NULL, b BYTEA NOT NULL, z TIMESTAMPTZ NOT NULL, "
-    "s SERIAL NOT NULL, j JSONB NOT NULL, a TEXT[] NOT NULL",
-}
-OTHER_COLUMNS = (
-    "u BINARY(16) NOT NULL, t TIME NOT NULL, b BLOB NOT NULL, z DATETIME NOT NULL, s BIGINT NOT NULL AUTO_INCREMENT, "
-    "j JSON NOT NULL, a ENUM('p', 'q') NOT NULL, UNIQUE (s)"
-)
-REAL = {"postgres": ("'10.0.0.1'", "INET", "XML")}
+SKIPS = {"no row of the table is a job that is due": None, "CLAIMJOBS_URL must name the database of the table": ""}
 
 
-@pytest.mark.filterwarnings("ignore:Did not recognize type")
-def test_the_test_has_a_row_that_is_a_job_or_is_skipped(database: Backend, tmp_path: Path) -> None:
-    """Tables of many types, empty or with a row; names that must be quoted; conditions of several forms."""
-    columns = MORE_COLUMNS.get(database.family, OTHER_COLUMNS)
-    value, real, unknown = REAL.get(database.family, ("b'1'", "BIT(1)", "POINT"))
-    for statement in (
-        f"CREATE TABLE shapes (id CHAR(3) PRIMARY KEY, n NUMERIC(3, 3) NOT NULL, d DATE NOT NULL, {columns})",
-        f"CREATE TABLE filled (id INTEGER PRIMARY KEY, n NUMERIC(9, 2), d DATE, x {real} NOT NULL)",
-        f"INSERT INTO filled VALUES (7, 12.5, '2026-02-03', {value})",
-        f"CREATE TABLE places (id INTEGER PRIMARY KEY, place {unknown})",
-        "CREATE TABLE stated (id INTEGER PRIMARY KEY, status JSON)",
-        "INSERT INTO stated VALUES (1, '{}')",
-        "CREATE TABLE flags (id INTEGER PRIMARY KEY, paid BOOLEAN NOT NULL DEFAULT false, kind VARCHAR(9))",
-    ):
-        database.run(statement)
-    skipped = {"places": "write into TABLES", "late": "write into ROW"}
-    flags = {"in": "kind IN ('a', 'b')", "paid": "paid = true", "seven": "id = 007", "late": "id > 5"}
-    cases = {name: (name, "true") for name in ("shapes", "filled", "places", "stated")}
-    cases |= {name: ("flags", where) for name, where in flags.items()}
-    for name, (table, where) in cases.items():
-        words = ("--kind", "side-car", "--where", where, "--into", tmp_path / name, "--url", database.url)
-        ended = claimjobs("adopt", table, *words)
-        assert (ended.code, skipped.get(name, "written") in ended.out) == (exits.OK, True), ended.err + ended.out
-        assert ("skipped, because" in ended.out) is (name in skipped), ended.out
-        tested = _in(tmp_path / name, database, "pytest", "-q", "-p", "no:cacheprovider", str(tmp_path / name))
-        result = "1 skipped" if name in skipped else "1 passed"
-        assert result in tested.stdout, tested.stdout + tested.stderr
-
-
-def test_the_row_of_the_test_waits_also_where_a_condition_has_an_or(database: Backend, tmp_path: Path) -> None:
-    database.run("CREATE TABLE tasks (id INTEGER PRIMARY KEY, status VARCHAR(10) NOT NULL, kind INTEGER NOT NULL)")
-    database.run("INSERT INTO tasks VALUES (1, 'sent', 1), (2, 'new', 2)")
-    states = [f"--state={state}" for state in ("unclaimed=new", "claimed=busy", "done=sent", "dead=dead")]
-    words = ("--kind", "rows", "--where", "kind = 1 OR kind = 2", *states, "--into", str(tmp_path))
-    ended = claimjobs("adopt", "tasks", *words, "--url", database.url)
+@pytest.mark.parametrize("kind", ["rows", "batches", "transaction", "side-car"])
+@pytest.mark.each_value("kind", "each kind claims in another way")
+def test_the_test_is_skipped_with_a_reason_without_a_job(database: Backend, tmp_path: Path, kind: str) -> None:
+    database.run("CREATE TABLE papers (id INTEGER PRIMARY KEY, paid INTEGER NOT NULL)")
+    database.run("INSERT INTO papers VALUES (1, 0)")
+    done = () if kind == "side-car" else ("--on-done", "delete")
+    words = ("--kind", kind, "--where", "paid = 1", *done, "--into", tmp_path, "--url", database.url)
+    ended = claimjobs("adopt", "papers", *words)
     assert ended.code == exits.OK, ended.err
-    assert "ROW = {'id': 2, 'status': 'new', 'kind': 2}" in (tmp_path / "test_tasks_jobs.py").read_text()
+    run_setup(database, tmp_path / "papers_setup.sql")
+    for reason, url in SKIPS.items():
+        tested = _in(
+            tmp_path, database, "pytest", "-q", "-rs", "-p", "no:cacheprovider", "test_papers_jobs.py", url=url
+        )
+        assert (reason in tested.stdout, "1 skipped" in tested.stdout) == (True, True), tested.stdout + tested.stderr
+
+
+def test_a_job_whose_handler_fails_in_the_test_is_as_it_was(database: Backend, tmp_path: Path) -> None:
+    database.run("CREATE TABLE papers (id INTEGER PRIMARY KEY)")
+    database.run("INSERT INTO papers VALUES (1)")
+    for kind, words in {"rows": ("--on-done", "delete"), "side-car": ("--where", "true")}.items():
+        into = tmp_path / kind
+        ended = claimjobs("adopt", "papers", "--kind", kind, *words, "--into", into, "--url", database.url)
+        assert ended.code == exits.OK, ended.err
+        run_setup(database, into / "papers_setup.sql")
+        handler = into / "papers_jobs.py"
+        handler.write_text(handler.read_text().replace("    log.info", "    raise OSError('no paper')\n    log.info"))
+        before = database.rows("papers")
+        tested = _in(into, database, "pytest", "-q", "-p", "no:cacheprovider", "test_papers_jobs.py")
+        assert "1 failed" in tested.stdout, tested.stdout + tested.stderr
+        assert "no paper" in tested.stdout, tested.stdout
+        assert database.rows("papers") == before
+    assert database.rows("papers_claims") == []
 
 
 def test_odd_names_are_written_so_that_each_file_can_be_read(database: Backend, tmp_path: Path) -> None:
@@ -217,12 +205,12 @@ def test_odd_names_are_written_so_that_each_file_can_be_read(database: Backend, 
             compile(file.read_text("utf-8"), file.name, "exec")
         source = next(into.glob("*_setup.py")).read_text("utf-8")
         assert len(re.findall('revision, down_revision = "(.*)", None', source)[0]) <= 32
-        tested = _in(into, database, "pytest", "-q", "-p", "no:cacheprovider", str(into))
-        assert "1 passed" in tested.stdout, tested.stdout + tested.stderr
+        tested = _in(into, database, "pytest", "-q", "-p", "no:cacheprovider", str(into), url="")
+        assert "1 skipped" in tested.stdout, tested.stdout + tested.stderr
 
 
-def test_a_table_of_another_schema_is_tested_in_none_of_it(database: Backend, tmp_path: Path) -> None:
-    """Two schemas have a table of this name; for MySQL they are databases, in which a test must make nothing."""
+def test_a_table_is_tested_in_its_own_schema(database: Backend, tmp_path: Path) -> None:
+    """Two schemas have a table of this name; for MySQL they are databases."""
     here = str(database.engine.url.database)
     schemas = ["one", "two"] if database.family == "postgres" else [here]
     for schema in schemas:
@@ -231,11 +219,11 @@ def test_a_table_of_another_schema_is_tested_in_none_of_it(database: Backend, tm
                 database.run(f"CREATE {kind.format(schema)}")
         of_types = "" if schema == here else f", mood {schema}.mood, moods {schema}.mood[], size {schema}.size"
         database.run(f"CREATE TABLE {schema}.orders (id INTEGER PRIMARY KEY{of_types})")
+        database.run(f"INSERT INTO {schema}.orders (id) VALUES (1)")
         into = tmp_path / schema
         ended = claimjobs("adopt", f"{schema}.orders", "--kind", "side-car", "--into", into, "--url", database.url)
         assert ended.code == exits.OK, ended.err
         run_setup(database, into / "orders_setup.sql")
-        assert f"{schema}." not in (into / "test_orders_jobs.py").read_text().partition("TABLES = ")[2]
         tested = _in(into, database, "pytest", "-q", "-p", "no:cacheprovider", str(into))
         assert "1 passed" in tested.stdout, tested.stdout + tested.stderr
 
@@ -273,10 +261,6 @@ def test_values_that_cannot_be_right_are_told(tables: Backend, tmp_path: Path) -
     assert ended.code == exits.OK, ended.err
     assert "warning: no row has status 7, which is to mean unclaimed" in ended.out
     assert "give --state dead=VALUE" in ended.out
-    assert "has a row of your table" not in ended.out
-    if tables.family != "postgres":  # as the embedded server is
-        tested = _in(tmp_path, tables, "pytest", "-q", "-rs", "-p", "no:cacheprovider", "test_mails_jobs.py", server="")
-        assert "CLAIMJOBS_TEST_URL must name a server of M" in tested.stdout, tested.stdout + tested.stderr
     words = ("--state", "unclaimed=0", "--state", "claimed=1", "--state", "dead=3")
     ended = claimjobs("adopt", "mails", *words, *into[:-4], "--into", tmp_path / "all", "--url", tables.url)
     assert (ended.code, "warning" in ended.out) == (exits.OK, False), ended.out
