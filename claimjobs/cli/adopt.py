@@ -15,6 +15,7 @@ import sqlalchemy as sa
 
 from claimjobs.cli.console import asks, say, show, show_sql
 from claimjobs.cli.queue_options import Target, database_options
+from claimjobs.cli.values import value_for
 from claimjobs.errors import BadArgument
 from claimjobs.explain.adoption import (
     LOOKED_AT,
@@ -257,12 +258,12 @@ def _states(found: Adoption, kind: str, texts: tuple[str, ...]) -> dict[str, Any
 
 def _value(found: Adoption, state: str, text: str) -> Any:
     """A value as the status column has it. Raises BadParameter for one that it cannot have."""
-    type_, value = found.table.c[found.names["status"]].type, text
-    if isinstance(type_, sa.Boolean):
-        return text.lower() in ("true", "1", "t")
-    if isinstance(type_, (sa.Integer, sa.Numeric)) and re.fullmatch(r"-?\d+", text):
-        return int(text)
-    if flaw := flaw_of_value(found, value):
+    try:
+        value = value_for(found.table.c[found.names["status"]], text)
+        flaw = flaw_of_value(found, value)
+    except ValueError as error:
+        value, flaw = None, str(error)
+    if flaw:
         raise click.BadParameter(f"{state}={text}: {flaw}", param_hint="--state")
     return value
 

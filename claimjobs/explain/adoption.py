@@ -35,7 +35,7 @@ class Fit(NamedTuple):
 
 
 FITS: Final[Mapping[str, Fit]] = {
-    "status": Fit(("status", "state"), (sa.String, sa.Integer, sa.Numeric, sa.Boolean)),
+    "status": Fit(("status", "state"), (sa.String, sa.Integer, sa.Boolean)),
     "owner_id": Fit(("owner_id", "worker_id", "worker", "locked_by", "claimed_by"), (sa.Integer,), None),
     "owner_date": Fit(("owner_date", "locked_at", "claimed_at"), (sa.DateTime,), None),
     "priority": Fit(("priority", "prio"), (sa.Integer, sa.Numeric, sa.Float)),
@@ -183,13 +183,11 @@ def _is_unused(connection: sa.Connection, table: sa.Table, name: str, fit: Fit) 
 def flaw_of_value(found: Adoption, value: Any) -> str | None:
     """Why the status column cannot have a value, with the next step; None: it can."""
     column = found.table.c[found.names["status"]]
-    flaw = f"column {column.name!r} of table {found.table.fullname!r} cannot have the value {value!r}"
-    if isinstance(column.type, sa.Enum) and value not in column.type.enums:
-        has, sql = ", ".join(map(repr, column.type.enums)), add_value(found.engine, column, value)
-        return f"{flaw}, but only {has}: check the value, or extend the type first: {sql}"
-    if isinstance(column.type, (sa.Integer, sa.Numeric)) and isinstance(value, str):
-        return f"{flaw}, but only numbers: give a whole number"
-    return None
+    if not isinstance(column.type, sa.Enum) or value in column.type.enums:
+        return None
+    has, sql = ", ".join(map(repr, column.type.enums)), add_value(found.engine, column, value)
+    flaw = f"column {column.name!r} of table {found.table.fullname!r} cannot have the value {value!r}, but only {has}"
+    return f"{flaw}: check the value, or extend the type first: {sql}"
 
 
 def has_value(found: Adoption, value: Any) -> bool:

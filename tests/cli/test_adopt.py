@@ -255,7 +255,10 @@ def test_values_that_cannot_be_right_are_told(tables: Backend, tmp_path: Path) -
     flaw = "column 'status' of table 'typed' cannot have the value 'shipping', but only 'new', 'paid'"
     assert (ended.code, flaw in ended.err, "type first: ALTER T" in ended.err) == (exits.USAGE, True, True), ended.err
     ended = claimjobs("adopt", "mails", "--state", "unclaimed=new", "--state", "claimed=1", *into)
-    assert (ended.code, "only numbers" in ended.err) == (exits.USAGE, True), ended.err
+    assert (ended.code, "unclaimed=new: 'new' is no whole number" in ended.err) == (exits.USAGE, True), ended.err
+    tables.run("CREATE TABLE flags (id INTEGER PRIMARY KEY, status BOOLEAN NOT NULL)")
+    ended = claimjobs("adopt", "flags", "--state", "unclaimed=open", "--state", "claimed=true", *into)
+    assert (ended.code, "unclaimed=open: 'open' is no " in ended.err) == (exits.USAGE, True), ended.err
     assert list(tmp_path.iterdir()) == []
     ended = claimjobs("adopt", "mails", "--state", "unclaimed=7", "--state", "claimed=1", *into)
     assert ended.code == exits.OK, ended.err
