@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import wraps
 from typing import Any, Final
@@ -13,13 +13,11 @@ import sqlalchemy as sa
 
 from claimjobs.cli.console import GIVEN, say
 from claimjobs.cli.options import CLAIMING, DESCRIBING, NOTED, URL, AnyCommand, AnyOption, with_options
-from claimjobs.database.connect import connected, engine_of
+from claimjobs.database.connect import engine_of
 from claimjobs.embedded.server import database_url
-from claimjobs.errors import UnfitTable
 from claimjobs.options import Retry
 from claimjobs.queue.map_file import Described, described_in, per_key_of, queue_of
 from claimjobs.queue.queue import Queue
-from claimjobs.table.ddl import side_car_name
 
 NAMING: Final = ("table", "map", "hold", "claims", "side_car", "per_key")
 """The options that a command in a message repeats, because it is about the same queue."""
@@ -54,22 +52,9 @@ class Target:
 
     @contextmanager
     def queue(self, **more: Any) -> Iterator[Queue]:
-        """The Queue, with these further parameters. Where its table is unfit, a side-car of it that the command does
-        not name is told: that is a queue of its own.
-        """
-        with self.engine() as engine:
-            try:
-                with queue_of(engine, self.described, **more) as queue:
-                    yield queue
-            except UnfitTable:
-                table = self.described.get("table")
-                if isinstance(table, str) and not self.described.get("side_car"):
-                    side_car = side_car_name(table, True)
-                    schema, _, name = side_car.rpartition(".")
-                    with suppress(sa.exc.SQLAlchemyError), connected(engine) as connection:
-                        if sa.inspect(connection).has_table(name, schema=schema or None):
-                            say(f"{table} has a side-car, {side_car}: give the --map of that queue, or --side-car")
-                raise
+        """The Queue, with these further parameters."""
+        with self.engine() as engine, queue_of(engine, self.described, **more) as queue:
+            yield queue
 
 
 def _target(context: click.Context) -> Target:

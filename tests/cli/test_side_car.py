@@ -49,9 +49,3 @@ def test_a_next_step_names_the_side_car(frozen: Backend) -> None:
     assert "no run_at in the rows says for how long" in on(frozen, "status", *BESIDE).out
     ended = on(frozen, "dead", "retry", "3", *BESIDE)
     assert "`claimjobs list --state dead --table frozen --side-car` shows which are" in ended.err
-
-
-def test_who_does_not_name_the_side_car_is_told_of_it(frozen: Backend) -> None:
-    ended = on(frozen, "status", "--table", "frozen")
-    assert ended.code == exits.TABLE
-    assert "frozen has a side-car, frozen_claims: give the --map of that queue, or --side-car\n" in ended.err
