@@ -139,10 +139,8 @@ def _make(queue: Queue, recreate: bool, *, yes: bool) -> None:
     table that cannot be made is missing.
     """
     engine, settings, jobs = queue.engine, queue.settings, _jobs(queue)
-    if recreate and (stake := setup.at_stake(engine, settings.table)) and not yes:
-        rows, owners = stake
-        at_work = f"; {number(owners, 'owner')} at work on it" if owners else ""
-        ask(f"Drop table {jobs.fullname} with {number(rows, 'row')} in {shown(engine.url)}{at_work}?")
+    if recreate and setup.would_drop(engine, settings.table) and not yes:
+        ask(f"Drop table {jobs.fullname} with all its rows in {shown(engine.url)}?")
     with connected(engine) as connection:
         if setup.exists(connection, jobs):
             check_no_own(resolve(connection, jobs.fullname))

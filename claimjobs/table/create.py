@@ -229,16 +229,16 @@ def missing_tables(engine: sa.Engine, tables: Iterable[sa.Table]) -> list[sa.Tab
 # --- dropping them -------------------------------------------------------------------------------------------
 
 
-def at_stake(engine: sa.Engine, table: TableLike) -> tuple[int, int] | None:
-    """How many rows `recreate` would drop, and how many owners work on them; None if there is nothing to drop.
+def would_drop(engine: sa.Engine, table: TableLike) -> bool:
+    """Whether there is a table of jobs that `recreate` would drop.
 
     Raises UnfitTable for a table that claimjobs did not make, and for a name whose table has other columns than the one
     that would replace it.
     """
-    jobs, owners, *_ = tables_for(table)
+    jobs = tables_for(table)[0]
     with connected(engine) as connection:
         if not exists(connection, jobs):
-            return None
+            return False
         _must_be_ours(connection, jobs)
         there = columns_in_database(connection, jobs)
         if isinstance(table, str) and (others := [name for name in there if name not in jobs.columns]):
@@ -246,11 +246,7 @@ def at_stake(engine: sa.Engine, table: TableLike) -> tuple[int, int] | None:
                 f"table {jobs.fullname!r} would be made without {', '.join(others)}: "
                 "give its description, --table MODULE:ATTRIBUTE, or drop it yourself"
             )
-        count = sa.select(sa.func.count())
-        rows = connection.scalar(count.select_from(jobs))
-        of_jobs = count.select_from(owners).where(owners.c.claims == jobs.name)
-        at_work = connection.scalar(of_jobs) if exists(connection, owners) else 0
-        return rows or 0, at_work or 0
+    return True
 
 
 def _must_be_ours(connection: sa.Connection, table: sa.Table) -> None:
