@@ -59,16 +59,11 @@ class StoredJob(NamedTuple):
 
     @property
     def columns(self) -> dict[str, Any]:
-        """The value of each column, or why it cannot be read; first the state. A user's column with the name of the
-        state, or of another value in a column of a side-car, is shown as `row.NAME`.
+        """The value of each column, or why it cannot be read; first the state. It takes the place of a user's column
+        with its name, and so do those of a side-car.
         """
-        row = {name: self.job.shown(name) for name in self.job}
-        shown = {STATE: self.state} | {f"row.{name}" if name == STATE else name: row[name] for name in row}
-        if self.record is None or self.record is self.job:
-            return shown
-        record = {name: self.record.shown(name) for name in self.record}
-        hidden = {f"row.{name}": shown[name] for name in record if name in shown and shown[name] != record[name]}
-        return shown | record | hidden
+        shown = {name: job.shown(name) for job in (self.job, self.record or self.job) for name in job}
+        return {STATE: None} | shown | {STATE: self.state}
 
 
 class StoredJobs:
@@ -137,22 +132,22 @@ class StoredJobs:
 
     # --- writing ---------------------------------------------------------------------------------------
 
-    def retry(self, keys: Iterable[Key] | None = None, *, where: Where = None, limit: int | None = None) -> int:
+    def retry(self, keys: Iterable[Key] | None = None, *, where: Where = None) -> int:
         """Make dead jobs due now, with all their attempts; return how many. Without keys: all that match `where`.
 
         Each is retried once, even if it dies again meanwhile. The last error stays until the next one. Raises
         RowsRefused for those that the database refuses, when all others are written; so does `drop`.
         """
-        retry = stored_jobs.retry_dead(self._roles, self._dialect, self._now)
-        return self._write_dead(retry, keys, where, limit, what="retrying a dead job")
+        retry = statements.retry_dead(self._roles, self._dialect, self._now)
+        return self._write_dead(retry, keys, where, what="retrying a dead job")
 
-    def drop(self, keys: Iterable[Key] | None = None, *, where: Where = None, limit: int | None = None) -> int:
+    def drop(self, keys: Iterable[Key] | None = None, *, where: Where = None) -> int:
         """Delete dead jobs; return how many. Without keys: all that match `where`.
 
         With a side-car nothing is deleted: the rows stay in the user's table, and the side-car calls them done, so that
         they are not executed again.
         """
-        return self._write_dead(self._job_rows.drop(), keys, where, limit, what="dropping a dead job")
+        return self._write_dead(self._job_rows.drop(), keys, where, what="dropping a dead job")
 
     def cancel(self, keys: Iterable[Key], reason: str | None = None) -> Sequence[Key]:
         """As `Queue.cancel`."""
@@ -195,18 +190,17 @@ class StoredJobs:
         return (self._job_rows.in_state(state, *narrower),)
 
     def _key_pages(
-        self, connector: Connector, chosen: Sequence[Predicate], order: Sequence[Column], limit: int | None = None
+        self, connector: Connector, chosen: Sequence[Predicate], order: Sequence[Column]
     ) -> Iterator[Sequence[Key]]:
         """The keys of the rows that meet these predicates, page by page in this order."""
-        left, after = inf if limit is None else limit, None
-        while (size := int(min(left, self._at_once))) > 0:
-            page = stored_jobs.page(self._source, self._dialect, order, chosen, after=after, order=order)
+        after = None
+        while True:
+            page = statements.page(self._source, self._dialect, order, chosen, after=after, order=order)
             with predicate_errors(self._dialect):
-                found = connector.rows(page, {"claimjobs_limit": size})
+                found = connector.rows(page, {"claimjobs_limit": self._at_once})
             yield [self._source.key_in(row._mapping) for row in found]
-            if len(found) < size:
+            if len(found) < self._at_once:
                 return
-            left -= size
             after = tuple(found[-1])
 
     def _stored(self, connector: Connector, rows: Sequence[Any], jobs: Sequence[Job]) -> Iterable[StoredJob]:
@@ -228,7 +222,7 @@ class StoredJobs:
 
     # --- inside: writing -------------------------------------------------------------------------------
 
-    def _chunks(self, keys: Iterable[Key], limit: int | None = None) -> Iterator[Sequence[Key]]:
+    def _chunks(self, keys: Iterable[Key]) -> Iterator[Sequence[Key]]:
         """These keys, once each, as many at a time as are written at once. Raises BadArgument at once."""
         columns, found = self._roles.key_names, list(keys)
         for key in found:
@@ -239,7 +233,7 @@ class StoredJobs:
                     f"{key!r} is no key of a job of table {self._roles.name!r}, whose key is {', '.join(columns)}: "
                     f"give {form}, such as `job.key`"
                 )
-        each = islice(dict.fromkeys(found), limit)
+        each = iter(dict.fromkeys(found))
         return iter(lambda: list(islice(each, self._at_once)), [])
 
     def _halves(
@@ -252,17 +246,15 @@ class StoredJobs:
             if parts.refused_all is not None:
                 raise parts.refused_all
 
-    def _write_dead(
-        self, statement: Any, keys: Iterable[Key] | None, where: Where, limit: int | None, *, what: str
-    ) -> int:
+    def _write_dead(self, statement: Any, keys: Iterable[Key] | None, where: Where, *, what: str) -> int:
         """Write these dead jobs, or those that match `where`."""
         self._roles.need_state(DEAD, what)
         narrower = self._job_rows.meeting(predicates_of(where, self._source, self._dialect.lexis))
         with self._connect() as connector:
             if keys is None:
-                chunks = self._key_pages(connector, self._chosen(where, DEAD), self._source.key, limit)
+                chunks = self._key_pages(connector, self._chosen(where, DEAD), self._source.key)
             else:
-                chunks = self._chunks(keys, limit)
+                chunks = self._chunks(keys)
             return self._write(connector, statement, narrower, chunks, what=what)
 
     def _write(

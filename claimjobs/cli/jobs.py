@@ -34,19 +34,17 @@ HEADER: Final = ("key", "state", "failures", "time (UTC)", "last error")
 ids = click.argument("ids", nargs=-1, required=True, metavar="ID...")
 where_option = click.option("--where", metavar="SQL", help="Only jobs for which this holds; SQL as after WHERE.")
 json_option = click.option("--json", "as_json", is_flag=True, help="One JSON object a line.")
-LIMIT: Final[dict[str, Any]] = {"type": AT_LEAST_1, "metavar": "N", "help": "The first N of them, by their keys."}
 choice_options = with_options(
     click.argument("ids", nargs=-1, metavar="[ID...]"),
     where_option,
     click.option("--all", "everything", is_flag=True, help="All dead jobs of the table."),
-    click.option("--limit", **LIMIT),
 )
 
 
 @click.command("list")
 @click.option("--state", type=click.Choice(STATES), help="Only jobs in this state.")
 @where_option
-@click.option("--limit", default=FIRST, **LIMIT)
+@click.option("--limit", type=AT_LEAST_1, default=FIRST, metavar="N", help="The first N of them, by their keys.")
 @json_option
 @queue_options
 def list_(target: Target, state: str | None, where: str | None, limit: int, as_json: bool) -> None:
@@ -58,8 +56,7 @@ def list_(target: Target, state: str | None, where: str | None, limit: int, as_j
 
     Each job is one line: what cannot be printed is written as \\n or \\x1b, and a key with such a character in quotes.
     With --json nothing is changed: `claimjobs_state` and every column, instants as 2026-01-31T12:00:00+00:00, bytes in
-    base64; with --side-car also the columns of its entry there, and a column of yours with the name of one of these as
-    `row.NAME`.
+    base64; with --side-car the columns of its entry there, in place of yours with the same names.
 
     \b
     Examples:
@@ -78,9 +75,7 @@ def list_(target: Target, state: str | None, where: str | None, limit: int, as_j
     if not found:
         say(f"{queue.table.fullname} has no {'' if where is None else 'such '}{state or ''}{' ' if state else ''}job")
     elif count > found:
-        of, next_limit = f"{count:,}{' or more' if count == COUNTED else ''}", min(count, 10 * limit)
-        lists = "all" if next_limit == count < COUNTED else "more"
-        say(f"these are {found:,} of {of}: --limit {next_limit} lists {lists}")
+        say(f"these are {found:,} of {count:,}{' or more' if count == COUNTED else ''}: --limit N lists more")
 
 
 @click.command()
@@ -168,7 +163,7 @@ def retry_jobs(context: click.Context, /, target: Target, as_json: bool, **chose
     \b
     Examples:
       claimjobs dead retry --all
-      claimjobs dead retry --where "last_error like 'Timeout%'" --limit 10
+      claimjobs dead retry --where "last_error like 'Timeout%'"
     """
     _must_be_one_choice(**chosen)
     with target.queue() as queue:
@@ -200,9 +195,9 @@ def drop(context: click.Context, /, target: Target, yes: bool, as_json: bool, **
     _must_be_one_choice(**chosen)
     with target.queue() as queue:
         given, missing = _choice(queue, **chosen)
-        keys, limit = given["keys"], given["limit"]
+        keys = given["keys"]
         count = queue.jobs.count(given["where"], state=DEAD) if keys is None else len(keys) - len(missing)
-        if not yes and (count := min(count, limit or count)):
+        if not yes and count:
             jobs = f"{number(count, 'dead job')} of {queue.table.fullname}"
             need_yes(f"this would drop {jobs}")
             ask(f"Drop {jobs} in {shown(queue.engine.url)}?")
@@ -212,21 +207,17 @@ def drop(context: click.Context, /, target: Target, yes: bool, as_json: bool, **
     _end(context, {"dropped": dropped}, missing, as_json=as_json)
 
 
-def _must_be_one_choice(ids: tuple[str, ...], where: str | None, everything: bool, limit: int | None) -> None:
+def _must_be_one_choice(ids: tuple[str, ...], where: str | None, everything: bool) -> None:
     """Raise UsageError unless exactly one of IDs, `--where` and `--all` is given. No server is started for that."""
     if sum((bool(ids), where is not None, everything)) != 1:
         raise click.UsageError("say which dead jobs: give either IDs, or --where SQL, or --all")
-    if ids and limit:
-        raise click.UsageError("--limit goes with --where or --all, not with IDs")
 
 
-def _choice(
-    queue: Queue, ids: tuple[str, ...], where: str | None, limit: int | None, **_: bool
-) -> tuple[dict[str, Any], list[Any]]:
+def _choice(queue: Queue, ids: tuple[str, ...], where: str | None, **_: bool) -> tuple[dict[str, Any], list[Any]]:
     """The arguments for `retry` and `drop`, and the keys that are those of no dead job. Raises BadParameter."""
     keys = keys_of(queue.roles.key, ids)
     dead = {stored.key for stored in queue.jobs.show(keys) if stored.state == DEAD}
-    return {"keys": keys if ids else None, "where": where, "limit": limit}, [key for key in keys if key not in dead]
+    return {"keys": keys if ids else None, "where": where}, [key for key in keys if key not in dead]
 
 
 def _end(context: click.Context, counted: dict[str, int], missing: list[Any], *, as_json: bool) -> None:

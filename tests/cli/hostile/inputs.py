@@ -128,8 +128,6 @@ PREDICATES = [
 NO_NUMBERS = ["nan", "inf", "-inf", "1e308", "99999999999", "-1", "0x10", "", " ", "1,000", "one", "1e", "--", "12x"]
 NUMERIC = [
     "list --state dead --limit @",
-    "dead retry --all --limit @",
-    "dead drop --all --yes --limit @",
     "reclaim --owner @ --force",
     "reclaim --retry-attempts @",
     "start-processing --consumers @",
@@ -230,7 +228,6 @@ OPTIONS = [
     case("dead drop", USAGE, said="say which dead jobs: give either"),
     case("dead drop --all", USAGE, said="give --yes as well"),
     case("dead drop --all 1 --yes", USAGE, said="say which dead jobs: give either"),
-    case("dead retry 1 --limit 1", USAGE, said="--limit goes with"),
     case("show", USAGE, said="Missing argument"),
     case("cancel", USAGE, said="Missing argument"),
     case("list --state gone", USAGE, said="--state"),
