@@ -261,7 +261,7 @@ class ColumnMissing(UnfitTable):
         """`mapped_as`: the role for which a map names the column."""
         # The type of an instant, and its default in UTC, differ between databases.
         step = (
-            f"run `claimjobs setup-tables --table {shlex.quote(table)}`, which shows the statement that adds it"
+            f"run `claimjobs setup-tables --table {shlex.quote(table)} --add {column}`, which adds it"
             if column in ("owner_date", "run_at")
             else f"ALTER TABLE {quoted(table, quote)} ADD COLUMN {quote(column)} {_TYPES.get(column, '...')}"
         )

@@ -9,12 +9,12 @@ import sqlalchemy as sa
 
 from claimjobs.admin.upgrade import plan, upgrade
 from claimjobs.cli import exits
-from claimjobs.cli.console import ask, need_yes, number, say, show, show_sql
+from claimjobs.cli.console import ask, command, need_yes, number, say, show, show_sql
 from claimjobs.cli.queue_options import Target, database_options, queue_options
 from claimjobs.database.connect import connected, engine_of, shown
 from claimjobs.embedded.server import chosen_url
 from claimjobs.errors import DoneUndecided, TableMissing, UnfitTable
-from claimjobs.explain.diagnosis import ADDABLE, additions, advice, checked_roles
+from claimjobs.explain.diagnosis import ADDABLE, additions
 from claimjobs.queue.map_file import queue_of
 from claimjobs.queue.queue import Queue
 from claimjobs.settings import Settings
@@ -23,7 +23,7 @@ from claimjobs.table.acceptance import check_no_own
 from claimjobs.table.create import key_tables, side_car_tables
 from claimjobs.table.ddl import ddl, drop_statement, has_wake_trigger, make_statement, trigger_of
 from claimjobs.table.definitions import SCHEMA
-from claimjobs.table.reflection import resolve
+from claimjobs.table.reflection import is_made_by_us, resolve
 
 DDL_WITHOUT_URL: Final = "postgresql://"
 """What the embedded database understands."""
@@ -64,8 +64,8 @@ def setup_tables(target: Target, add: list[str], recreate: bool, yes: bool, sql:
     --table NAME makes the table of the demonstration, with two text columns as its payload. For a table with your own
     payload, describe it in Python (see `claimjobs.job_table`) and give it as MODULE:ATTRIBUTE.
 
-    A table that exists already is checked, and never altered unasked. The command prints what the table lacks, with the
-    statements that add it; --add runs them for the named roles. --recreate drops only a table that claimjobs made.
+    A table that exists already is checked, and never altered unasked. `claimjobs explain` says what it lacks, and --add
+    adds columns for the named roles, or the index. --recreate drops only a table that claimjobs made.
 
     --side-car makes the table of outcomes for a table that must not be altered. --wake-trigger makes a trigger by which
     each INSERT of any program wakes idle consumers. docs/commands.md has the details.
@@ -125,13 +125,13 @@ def _set_up(queue: Queue, trigger: Trigger, recreate: bool, *, yes: bool) -> Non
         _make(queue, recreate, yes=yes)
     _set_up_trigger(queue, trigger)
     if trigger != "drop":
-        roles = checked_roles(queue.engine, queue.settings)
         try:
             say(queue.done_jobs)
         except DoneUndecided as undecided:
             say(str(undecided))
-        for line in advice(queue.engine, queue.settings, roles):
-            say(line)
+        with connected(queue.engine) as connection:
+            if not (queue.settings.side_car or is_made_by_us(connection, _jobs(queue))):
+                say(f"{command('explain')} says what the table lacks")
 
 
 def _make(queue: Queue, recreate: bool, *, yes: bool) -> None:

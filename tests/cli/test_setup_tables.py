@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -12,6 +14,7 @@ import sqlalchemy as sa
 from claimjobs.cli import exits
 from claimjobs.table.columns import OURS
 from claimjobs.table.definitions import FIRST_OWNER, OWNER_TABLE
+from claimjobs.table.roles import AGAIN
 from tests.backends import Backend
 from tests.cli.command import Ended, claimjobs, mapped, shared
 
@@ -183,30 +186,25 @@ def test_recreate_does_not_replace_a_table_by_another_one(anywhere: Backend, mod
 # --- what is there but does not fit --------------------------------------------------------------------------
 
 
-def test_what_a_queue_lacks_is_told_with_the_statement_that_adds_it(database: Backend) -> None:
+def test_what_a_queue_must_have_is_told_and_the_rest_is_added(database: Backend) -> None:
     database.run("CREATE TABLE orders (id int primary key, customer varchar(20))")
     words = ("setup-tables", "--table", "orders", "--url", database.url)
     ended = claimjobs(*words)
     assert ended.code == exits.TABLE
-    statements = [line.partition("needs: ")[2] for line in ended.err.splitlines() if "needs: " in line]
-    assert len(statements) == 2
-    for statement in statements:
-        database.run(statement)
-    ended = claimjobs(*words)
+    for column in ("status", "owner_id"):
+        assert f"no column {column!r}" in ended.err
+        database.run(ended.err.partition("needs: ")[2])
+        ended = claimjobs(*words)
     assert (ended.code, ended.out) == (
         exits.OK,
         f"orders: was there\n{shared('was there')}",
     )
-    notes = [line for line in ended.err.splitlines() if line.startswith("claimjobs: without the column ")]
-    assert [line.split()[4] for line in notes] == list(OURS[2:])
-    for note in notes:
-        database.run(note[note.index("ALTER TABLE ") :])
-    were_there = f"orders: was there\n{shared('was there')}"
-    ended = claimjobs(*words)
-    assert (ended.code, ended.out, ended.err.count("\n")) == (exits.OK, were_there, 2)
-    assert "claims have no index: CREATE INDEX orders_claim ON orders (status, priority, id, run_at" in ended.err
-    database.run(ended.err[ended.err.index("CREATE INDEX ") :])
-    assert claimjobs(*words) == Ended(exits.OK, were_there, KEPT)
+    told = "claimjobs: `claimjobs explain --table orders` says what the table lacks\n"
+    assert ended.err == KEPT + told
+    added = claimjobs(*words, "--add", ",".join((*OURS[2:], "claim-index")), "--yes")
+    assert added.code == exits.OK, added.err
+    assert "CREATE INDEX orders_claim ON orders (status, priority, id, run_at" in added.out
+    assert claimjobs(*words, "--add", "suspect,claim-index", "--yes").out == ended.out
     elsewhere = "SET TIME ZONE" if database.family == "postgres" else "SET time_zone ="
     with database.new_engine().begin() as connection:
         connection.exec_driver_sql(f"{elsewhere} '+02:00'").close()
@@ -303,7 +301,7 @@ def test_a_status_is_added_with_the_values_of_the_map(orders: Backend, tmp_path:
     words = ("setup-tables", "--table", "orders", *mapped(tmp_path, text), "--url", orders.url)
     ended = claimjobs(*words)
     assert ended.code == exits.TABLE
-    assert "table 'orders' has no column 'step', which a queue needs: ALTER TABLE orders ADD COLUMN step" in ended.err
+    assert "table 'orders' has no column 'step', which its column map names as status: check the map" in ended.err
     assert claimjobs(*words, "--add", "status", "--yes").code == exits.OK
     assert [row["step"] for row in orders.rows("orders")] == [7, 7, 7]
 
@@ -316,11 +314,13 @@ def test_a_table_of_the_users_own_is_never_altered_unasked(orders: Backend, tmp_
     )
     assert columns(orders) == {"nr", "state", "worker"}
     assert indexes(orders, "orders") == set()
-    assert "without the column attempts a job that fails is released and claimed again without end" in ended.err
-    assert "): ALTER TABLE orders ADD COLUMN attempts" in ended.err
-    assert "fails for the last time is released and claimed again without end" in ended.err  # the map names no dead
-    assert "claims have no index: CREATE INDEX orders_claim ON orders (state, nr);" in ended.err
-    assert "priorit" not in ended.err  # the map says that there is none
+    told = re.search("`claimjobs (explain .*)` says what the table lacks", ended.err)
+    assert told is not None, ended.err
+    shown = claimjobs(*shlex.split(told[1]), "--url", orders.url).out
+    assert f"a job that fails {AGAIN}, because table 'orders' has no column 'attempts'" in shown
+    assert f"a job that fails for the last time {AGAIN}" in shown  # the map names no dead
+    assert "claims have no index: add one\n    CREATE INDEX orders_claim ON orders (state, nr);" in shown
+    assert "priorit" not in shown  # the map says that there is none
 
 
 def test_an_open_transaction_needs_no_column_for_owners(orders: Backend, tmp_path: Path) -> None:
@@ -397,32 +397,28 @@ def test_the_owners_of_an_earlier_version_name_the_command_that_upgrades_them(da
         assert "add the column as `claimjobs setup-tables --sql` prints it" in ended.err
 
 
-def test_jobs_of_an_earlier_version_are_a_queue_and_what_they_lack_is_told(database: Backend) -> None:
+def test_jobs_of_an_earlier_version_are_a_queue_and_what_they_lack_is_added(database: Backend) -> None:
     database.make()
     drop_index(database)
     database.run("ALTER TABLE jobs DROP COLUMN suspect")
     database.run("CREATE INDEX jobs_claim ON jobs (status, priority, id, run_at)")
     words = ("setup-tables", "--url", database.url)
-    ended = claimjobs(*words)
-    assert (ended.code, ended.out.count("\n"), ended.err.count("\n")) == (exits.OK, 4, 2)
-    assert "without the column suspect a batch that fails as a whole is released" in ended.err
-    database.run(ended.err[ended.err.index("ALTER TABLE ") :])
-    ended = claimjobs(*words)
-    assert (ended.code, ended.out.count("\n"), ended.err.count("\n")) == (exits.OK, 4, 2)
-    assert "claims read rows that they do not take: DROP INDEX jobs_claim" in ended.err
-    for statement in ended.err.partition("take: ")[2].strip().removesuffix(";").split("; "):
-        database.run(statement)
-    assert claimjobs(*words).err == DELETED
+    assert claimjobs(*words).code == exits.OK
+    added = claimjobs(*words, "--add", "suspect,claim-index", "--yes")
+    assert (added.code, added.err) == (exits.OK, DELETED)
+    assert "DROP INDEX jobs_claim" in added.out
     assert "jobs_claim" in indexes(database)
+    assert claimjobs("explain", *words[1:]).code == exits.OK
 
 
 def test_an_index_of_another_name_that_lacks_the_suspects_stays(anywhere: Backend) -> None:
     anywhere.make()
     drop_index(anywhere)
     anywhere.run("CREATE INDEX mine ON jobs (status, priority, id, run_at)")
-    ended = claimjobs("setup-tables", "--url", anywhere.url)
-    assert (ended.code, ended.out.count("\n")) == (exits.OK, 4)
-    assert "claims read rows that they do not take: CREATE INDEX jobs_claim ON jobs (" in ended.err
+    ended = claimjobs("explain", "--url", anywhere.url)
+    assert ended.code == exits.WARNINGS
+    assert "claims read rows that they do not take: add one\n    CREATE INDEX jobs_claim ON jobs (" in ended.out
+    assert claimjobs("setup-tables", "--url", anywhere.url).code == exits.OK
     assert indexes(anywhere) == {"mine", "jobs_d"}
 
 
