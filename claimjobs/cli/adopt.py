@@ -18,16 +18,17 @@ from claimjobs.cli.queue_options import Target, database_options
 from claimjobs.cli.values import value_for
 from claimjobs.errors import BadArgument
 from claimjobs.explain.adoption import (
+    INDEX,
     LOOKED_AT,
     Adoption,
     Plan,
+    additions,
     check_where,
     flaw_of_value,
     has_value,
     inspect_for_adoption,
     with_locks,
 )
-from claimjobs.explain.diagnosis import INDEX, additions
 from claimjobs.key_text import visible
 from claimjobs.options import ALL_KINDS
 from claimjobs.queue.map_file import queue_of

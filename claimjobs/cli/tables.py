@@ -14,7 +14,7 @@ from claimjobs.cli.queue_options import Target, database_options, queue_options
 from claimjobs.database.connect import connected, engine_of, shown
 from claimjobs.embedded.server import chosen_url
 from claimjobs.errors import DoneUndecided, TableMissing, UnfitTable
-from claimjobs.explain.diagnosis import ADDABLE, additions
+from claimjobs.explain.adoption import ADDABLE, additions
 from claimjobs.queue.map_file import queue_of
 from claimjobs.queue.queue import Queue
 from claimjobs.settings import Settings

@@ -1,8 +1,11 @@
-"""Adoption: how a table that is there already can become a queue, looked at and proposed; nothing is changed."""
+"""Adoption: how a table that is there already can become a queue, and the statements that add what it lacks for that.
+
+It is looked at and proposed; nothing is changed.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final, NamedTuple
 
@@ -12,13 +15,20 @@ from sqlalchemy.sql.elements import Grouping
 from claimjobs.database.connect import connected, dialect_for, inspector_of
 from claimjobs.database.error_translation import predicate_errors
 from claimjobs.dialects import dialect_named_by
+from claimjobs.settings import Settings
 from claimjobs.table.acceptance import check_no_own, check_table, integer_range
-from claimjobs.table.columns import Columns
-from claimjobs.table.create import side_car_tables
-from claimjobs.table.ddl import add_value
-from claimjobs.table.definitions import LAST_OWNER, shared_tables
-from claimjobs.table.predicates import Enclosed
+from claimjobs.table.claim_index import indexes_of, missing_index
+from claimjobs.table.columns import OURS, STATES, UNCLAIMED, Columns
+from claimjobs.table.create import side_car_tables, tables_for
+from claimjobs.table.ddl import add_column, add_value
+from claimjobs.table.definitions import LAST_OWNER, job_table, shared_tables
+from claimjobs.table.predicates import Whole, order_of
 from claimjobs.table.reflection import columns_in_database, resolve
+from claimjobs.table.roles import roles_of
+
+INDEX: Final = "claim-index"
+ADDABLE: Final = (*OURS, INDEX)
+"""What can be added to an existing table: columns by their roles, and the index that claims read."""
 
 USERS: Final = object()
 """No value: the user's programs write the role, too."""
@@ -249,3 +259,43 @@ def with_locks(engine: sa.Engine, statement: str) -> str:
     locks = dialect_named_by(engine).table_rules.locks
     note = next((note for words, note in locks.items() if statement.startswith(words)), None)
     return statement if note is None else f"-- {note}\n{statement}"
+
+
+# --- what is added -----------------------------------------------------------------------------------------------
+
+
+def additions(engine: sa.Engine, settings: Settings, wanted: Iterable[str]) -> list[str]:
+    """The statements that add what the table lacks of `ADDABLE`. Raises TableMissing or NotClaimable."""
+    given, wanted = settings.map or Columns(), list(dict.fromkeys(wanted))
+    with connected(engine) as connection:
+        there = resolve(connection, tables_for(settings.table)[0].fullname)
+        check_no_own(there)
+        check_table(connection, dialect_for(engine), there)
+        found = indexes_of(connection, there)
+    columns = [_column_for(role, there, given) for role in wanted if role != INDEX]
+    new = [column for column in columns if column.name not in there.c]
+    statements = [add_column(engine, there, column) for column in new]
+    if INDEX in wanted:
+        for column in new:
+            there.append_column(column)
+        roles, keys = roles_of(there, given), () if settings.per_key is None else settings.per_key.names
+        # If any order will do, the index is for the default one.
+        order = order_of(None if settings.any_order else settings.order_by, roles, dialect_named_by(engine).lexis)
+        if (lack := missing_index(engine, roles, (*(there.c[name] for name in keys), *order), found)) is not None:
+            statements += lack.statements
+    return statements
+
+
+def _column_for(role: str, table: sa.Table, given: Columns) -> sa.Column[Any]:
+    """The column for a role, under its name in the map, to be added to a table that may have rows."""
+    ours = job_table(table.name, sa.MetaData()).c[role]
+    type_: sa.types.TypeEngine[Any] = ours.type
+    default: Any = ours.server_default
+    if role == "status":  # of the values of the map. No enum: its type would have to be created first
+        values = dict(given.states or {state: state for state in STATES})
+        first: Any = values.get(UNCLAIMED, UNCLAIMED)
+        type_, default = sa.String(max(16, *(len(str(value)) for value in values.values()))), str(first)
+        if isinstance(first, int):
+            type_ = sa.Boolean() if isinstance(first, bool) else sa.SmallInteger()
+            default = sa.text(str(first).lower())
+    return sa.Column(given.names.get(role, role), type_, nullable=ours.nullable, server_default=default)

@@ -7,7 +7,7 @@ from pathlib import Path
 import sqlalchemy as sa
 
 from claimjobs import Queue
-from claimjobs.explain.diagnosis import ADDABLE, INDEX, additions
+from claimjobs.explain.adoption import ADDABLE, INDEX, additions
 from claimjobs.table.create import make, tables_for
 from claimjobs.table.ddl import add_value
 from tests.backends import Backend

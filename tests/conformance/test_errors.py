@@ -27,7 +27,7 @@ from claimjobs.errors import (
     UnfitTable,
     UnknownDatabase,
 )
-from claimjobs.explain.diagnosis import additions
+from claimjobs.explain.adoption import additions
 from claimjobs.table.create import make, tables_for
 from claimjobs.table.definitions import OWNER_TABLE, QUEUES_TABLE, article_table
 from tests.backends import Backend

@@ -16,7 +16,7 @@ from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
 from claimjobs import Queue, job_table, make, tables_for
 from claimjobs.dialects.types import Instant, database_now
 from claimjobs.errors import UnfitTable
-from claimjobs.explain.diagnosis import additions
+from claimjobs.explain.adoption import additions
 from claimjobs.table.create import alter
 from claimjobs.table.ddl import ddl_statements, has_wake_trigger, make_statement
 from tests.backends import Backend

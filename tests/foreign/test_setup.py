@@ -7,7 +7,7 @@ import sqlalchemy as sa
 
 from claimjobs import Queue, make, tables_for
 from claimjobs.errors import NotClaimable
-from claimjobs.explain.diagnosis import additions
+from claimjobs.explain.adoption import additions
 from tests.backends import Backend
 
 STORED = "is stored by MyISAM.*: ALTER TABLE {} ENGINE=InnoDB"
