@@ -138,7 +138,7 @@ class StoredJobs:
         Each is retried once, even if it dies again meanwhile. The last error stays until the next one. Raises
         RowsRefused for those that the database refuses, when all others are written; so does `drop`.
         """
-        retry = statements.retry_dead(self._roles, self._dialect, self._now)
+        retry = stored_jobs.retry_dead(self._roles, self._dialect, self._now)
         return self._write_dead(retry, keys, where, what="retrying a dead job")
 
     def drop(self, keys: Iterable[Key] | None = None, *, where: Where = None) -> int:
@@ -195,7 +195,7 @@ class StoredJobs:
         """The keys of the rows that meet these predicates, page by page in this order."""
         after = None
         while True:
-            page = statements.page(self._source, self._dialect, order, chosen, after=after, order=order)
+            page = stored_jobs.page(self._source, self._dialect, order, chosen, after=after, order=order)
             with predicate_errors(self._dialect):
                 found = connector.rows(page, {"claimjobs_limit": self._at_once})
             yield [self._source.key_in(row._mapping) for row in found]

@@ -22,7 +22,7 @@ from claimjobs.table.columns import OURS, STATES, UNCLAIMED, Columns
 from claimjobs.table.create import side_car_tables, tables_for
 from claimjobs.table.ddl import add_column, add_value
 from claimjobs.table.definitions import LAST_OWNER, job_table, shared_tables
-from claimjobs.table.predicates import Whole, order_of
+from claimjobs.table.predicates import Enclosed, order_of
 from claimjobs.table.reflection import columns_in_database, resolve
 from claimjobs.table.roles import roles_of
 
@@ -213,7 +213,7 @@ def check_where(found: Adoption, where: str) -> None:
     dialect = dialect_named_by(found.engine)
     trial: sa.Select[Any] = sa.select(sa.literal_column("1")).select_from(found.table).limit(0)
     # The line break lets it end in a comment. Parentheses around it, because an OR would change what is beside it.
-    whole = Grouping(Whole(sa.literal_column(f"{where}\n", sa.Boolean), dialect.lexis, "predicate"))
+    whole = Grouping(Enclosed(sa.literal_column(f"{where}\n", sa.Boolean), dialect.lexis, "predicate"))
     with connected(found.engine) as connection, predicate_errors(dialect):
         connection.execute(trial.where(whole))
 
