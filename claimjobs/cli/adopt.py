@@ -61,8 +61,8 @@ def handle(job: Job) -> None:
     log.info("job %s", job.key)  # your work
 '''
 TEST: Final = '''\
-"""The handler of table {table}, called with a job of it, which is given back. CLAIMJOBS_URL names the database: one in
-which the handler may do its work.
+"""The handler of table {table}, called with a job of it, which is given back. CLAIMJOBS_TEST_URL names a database with
+this table in which the handler may do its work: it is never that of CLAIMJOBS_URL by itself.
 """
 
 import os
@@ -74,10 +74,10 @@ from {module} import handle
 from claimjobs import Queue, read_map
 
 
-@pytest.mark.skipif(not os.environ.get("CLAIMJOBS_URL"), reason="CLAIMJOBS_URL must name the database of the table")
+@pytest.mark.skipif(not os.environ.get("CLAIMJOBS_TEST_URL"), reason="CLAIMJOBS_TEST_URL must name a database for it")
 def test_the_handler_does_a_job():
     described = read_map(Path(__file__).with_name("{map}")){hold}
-    with Queue(os.environ["CLAIMJOBS_URL"], **described) as queue:  # its end releases the job
+    with Queue(os.environ["CLAIMJOBS_TEST_URL"], **described) as queue:  # its end releases the job
         batch = queue.claim(1)
         if not batch:
             pytest.skip("no row of the table is a job that is due")

@@ -88,7 +88,7 @@ def _in(folder: Path, backend: Backend, *words: str, url: str | None = None) -> 
     """Run a module. `url`: for the tests in it, if it is not that of the backend."""
     kept = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST")}
     environment = {**kept, "PYTHONPATH": f"{folder}{os.pathsep}{ROOT}", "CLAIMJOBS_URL": backend.url}
-    environment |= {} if url is None else {"CLAIMJOBS_URL": url}
+    environment["CLAIMJOBS_TEST_URL"] = backend.url if url is None else url
     command = [sys.executable, "-m", *words]
     return subprocess.run(
         command, cwd=folder, env=environment, capture_output=True, text=True, check=False, timeout=DEADLINE
@@ -150,7 +150,7 @@ def _row(database: Backend, columns: str) -> tuple[object, ...]:
         return tuple(connection.execute(sa.text(f"SELECT {columns} FROM documents")).one())
 
 
-SKIPS = {"no row of the table is a job that is due": None, "CLAIMJOBS_URL must name the database of the table": ""}
+SKIPS = {"no row of the table is a job that is due": None, "CLAIMJOBS_TEST_URL must name a database for it": ""}
 
 
 @pytest.mark.parametrize("kind", ["rows", "batches", "transaction", "side-car"])
