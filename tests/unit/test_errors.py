@@ -130,7 +130,7 @@ def test_an_error_survives_the_way_to_another_process(error: Exception) -> None:
 
 def test_a_command_that_is_suggested_is_quoted_for_a_shell() -> None:
     assert "--table 'my jobs; rm x' --side-car`" in str(claims_missing("my claims", "my jobs; rm x"))
-    assert "--table 'my jobs'`" in str(errors.ColumnMissing("my jobs", "run_at", "waiting"))
+    assert "--table 'my jobs' --add run_at`" in str(errors.ColumnMissing("my jobs", "run_at", "waiting"))
 
 
 def test_a_table_whose_name_has_a_dot_is_told_how_names_are_read() -> None:

@@ -67,7 +67,7 @@ def test_a_role_that_only_one_feature_needs() -> None:
 
 
 def test_an_instant_has_another_type_in_every_database() -> None:
-    with pytest.raises(ColumnMissing, match=r"'run_at', .* run `claimjobs setup-tables --table orders`"):
+    with pytest.raises(ColumnMissing, match=r"'run_at', .* run `claimjobs setup-tables --table orders --add run_at`"):
         roles_of(table("id", "status", "owner_id")).need("run_at", "retrying")
 
 
