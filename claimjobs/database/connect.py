@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -38,13 +37,6 @@ DRIVERS = {
 CONNECT_SECONDS = 5
 """How long connecting may take, including the server's greeting, if the URL does not say."""
 
-_PARTS = {
-    "host": "host",
-    "port": "port",
-    **dict.fromkeys(("user", "username"), "username"),
-    **dict.fromkeys(("database", "db", "dbname"), "database"),
-}
-"""Options of drivers that give what is also a part of a URL: its names in `sqlalchemy.URL`."""
 _RENAMED = {"passwd": "password"}
 """Options whose names drivers have deprecated, and their new names."""
 _COERCED = ("ssl_key",)
@@ -64,17 +56,6 @@ _USED = "claimjobs_used"
 
 _CHECKED = "claimjobs_checked"
 """The key of a connection's `info` that says that it was checked for a pooler."""
-
-_MISPLACED_AT = re.compile(
-    r"""(?xs) [^:]*://(?:
-        [^:/]*:[^@]*@.*@                                    # two after a password: each may be the one before the host
-        | [^:/@]*/[^?]*:[^?]*@                              # after a slash: a password is part of a database
-        | [^:/@?]*\?[^@=]*=[^@]*@                           # in an option: host and options are a user
-        | [^:/@]*:\d+(?:/[^?@]*)?\?[^@=]*=[^@]*@            # in an option: a port is the beginning of a password
-        | [^:/@\[]*\[[^/?@\]]*\](?::\d+)?(?:/[^?@]*)?\?[^@=]*=[^@]*@
-    )"""
-)
-"""Matches a URL with an @ that is not quoted, in which SQLAlchemy may take another part for the host than is meant."""
 
 EXAMPLES = "mysql://user:password@host/database or postgresql://user:password@host/database"
 SEVERAL_HOSTS = "postgresql://user:password@/database?host=first:5432&host=second:5432"
@@ -156,11 +137,8 @@ def parse(url: str | sa.URL) -> sa.URL:
     except (sa.exc.ArgumentError, ValueError):
         several = f"; for several hosts: {SEVERAL_HOSTS}" if "," in str(url) else ""
         raise UnknownDatabase(f"the database URL cannot be read: give one such as {EXAMPLES}{several}") from None
-    if "@" in (parsed.host or "") or (isinstance(url, str) and _MISPLACED_AT.match(url)):
-        raise UnknownDatabase(
-            "the database URL cannot be read, because it has an @ that is not the one before the host: in a user, a "
-            "password or an option write @ as %40, / as %2F and ? as %3F"
-        )
+    if "@" in f"{parsed.host}{parsed.database}":  # then a part of the password counts as the host, and would be shown
+        raise UnknownDatabase("the database URL cannot be read: in a user or a password write @ as %40 and / as %2F")
     return parsed.set(drivername=DRIVERS.get(parsed.drivername, parsed.drivername))
 
 
@@ -192,24 +170,11 @@ def _require_known(name: str, driver: str) -> None:
 
 
 def _refuse_misread(url: sa.URL) -> None:
-    """Refuse a URL with an option that does not mean what it says, or gives a part of the URL again: the driver would
-    get the option only.
-    """
+    """Refuse a URL with an option that does not mean what it says."""
     misread = DIALECTS[url.get_backend_name()]().sessions.misread_option(url.get_driver_name(), url.query)
     if misread is not None:
         option, step = misread
         raise UnknownDatabase(f"{shown(url)}: in a URL the option {option!r} does not mean what it says: {step}")
-    for option, part in _PARTS.items():
-        given, again = getattr(url, part), url.query.get(option)
-        values = [again] if isinstance(again, str) else list(again or ())
-        if part == "host" and url.port and ("," in "".join(values) or len(values) > 1):
-            given = f"{given or ''}:{url.port}"  # a port is that of one host
-        if not given or again is None:  # the database of `postgresql:///?dbname=jobs` is an empty text
-            continue
-        both = f"{given}, and {', '.join(values)}"
-        step = f"leave out one, and give several hosts as in {SEVERAL_HOSTS}" if part == "host" else "leave out one"
-        twice = f"gives the {part} twice ({both}), and only the option would be used"
-        raise UnknownDatabase(f"{shown(url)} {twice}: {step}")
 
 
 # --- connections ---------------------------------------------------------------------------------------------

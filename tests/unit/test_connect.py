@@ -80,15 +80,9 @@ def test_an_unknown_database_is_told_with_an_example_and_no_password(url: str) -
         "mysql://app:x@{}@host:3306/shop",
         "postgresql://app:x@{}@host/shop",
         "postgresql://app:x@{}/y@host/shop",
-        "postgresql://app:x@y?{}@host/shop",
         "mysql://app:x@y:{}@host/shop",
         "mysql://app:x@[{}@host/shop",
         "mysql://app/x:{}@host/shop",
-        "mysql://app:x@host/shop?password={}@y",
-        "mysql://host:3306/shop?user=app&password=x@{}",
-        "postgresql://[::1]/shop?user=app&password=x@{}",
-        "mysql://host?user=app&password=x@{}",
-        "postgresql://?user=app&password=x@{}",
         sa.URL.create("mysql", "app", "x", f"{SECRET}@host"),
     ],
 )
@@ -199,45 +193,10 @@ def test_a_host_of_several_that_cannot_be_read_is_told(host: str) -> None:
     assert SECRET not in str(raised.value)
 
 
-TWICE = {
-    "db0:5432/shop?host=db1,db2": "gives the host twice (db0:5432, and db1,db2)",
-    "db0/shop?host=db1:5432&host=db2:5432": "gives the host twice (db0, and db1:5432, db2:5432)",
-    "db0/shop?host=db0": "gives the host twice (db0, and db0)",
-    "db0:5432/shop?host=db1&host=db2": "gives the host twice (db0:5432, and db1, db2)",
-    ":5432/shop?host=db1,db2": "gives the host twice (:5432, and db1,db2)",
-    ":5432/shop?host=db1&host=db2": "gives the host twice (:5432, and db1, db2)",
-    "db0:5432/shop?port=5433": "gives the port twice (5432, and 5433)",
-    "db0/shop?user=root": "gives the username twice (app, and root)",
-    "db0/shop?database=other": "gives the database twice (shop, and other)",
-}
-
-
-@pytest.mark.parametrize("scheme", ["mysql", "mariadb", "postgresql"])
-@pytest.mark.parametrize("rest", TWICE)
-def test_a_part_of_a_url_that_an_option_gives_again_is_refused(scheme: str, rest: str) -> None:
-    """Every driver would get the option, and never see the host in front."""
-    with pytest.raises(UnknownDatabase) as raised:
-        engine_of(f"{scheme}://app:{SECRET}@{rest}")
-    assert TWICE[rest] in str(raised.value)
-    assert "only the option would be used: leave out one" in str(raised.value)
-    assert ("host=first:5432&host=second:5432" in str(raised.value)) == ("host=" in rest)
-    assert SECRET not in str(raised.value)
-
-
-def test_a_url_of_many_brackets_is_read_at_once() -> None:
-    """Without the limit of a test's time it would take hours."""
-    url = "mysql://" + "[]" * 10_000 + "?" + "=" * 10_000
-    assert parse(url).drivername == "mysql+pymysql"
-
-
 @pytest.mark.parametrize("query", ["host=db1&host=db2&port=1", "host=db1&port=x"])
 def test_options_that_sqlalchemy_refuses_are_those_of_the_url(query: str) -> None:
     with pytest.raises(UnknownDatabase, match=r"cannot use this URL .*: check its options \(host, port\)"):
         engine_of(f"postgresql://app:{SECRET}@/shop?{query}")
-
-
-def test_a_database_that_only_an_option_names_is_given_once() -> None:
-    assert engine_of("postgresql:///?host=/var/run/postgresql&dbname=shop").url.query["dbname"] == "shop"
 
 
 def test_a_port_in_front_is_that_of_one_host_among_the_options() -> None:
