@@ -7,7 +7,6 @@ sessions.
 from __future__ import annotations
 
 import contextlib
-import random
 import threading
 import time
 from collections.abc import Iterator, Mapping
@@ -298,8 +297,6 @@ FRESH: Final = 1.0
 """Seconds for which a pooled connection is not asked again whether its server takes writes."""
 _ASKED: Final = "claimjobs_asked_for_writes"
 """The key of a connection's `info` with the time when it was asked."""
-BALANCE: Final = "load_balance_hosts"
-"""The option of a URL, with libpq's name and values: `random` or `disable`."""
 
 
 class Hosts:
@@ -311,24 +308,18 @@ class Hosts:
         parts = [urlsplit(f"//{host}") for host in ((named,) if isinstance(named, str) else named)]
         if not all(part.hostname for part in parts):
             raise ValueError("one of its hosts is empty")
-        balance = url.query.get(BALANCE, "disable")
-        if balance not in {"random", "disable"}:
-            raise ValueError(f"{BALANCE} is {balance!r}: choose random or disable")
         given: Any = url.port or url.query.get("port", 3306)
         port = int(given)
         self._addresses = [{"host": part.hostname, "port": part.port or port} for part in parts]
-        self._balances = balance == "random"
         self.chooses = len(self._addresses) > 1
         """One host alone may be a replica from which candidates are read."""
 
     def connect(self, dialect: Any, _record: Any, arguments: Any, options: dict[str, Any]) -> Any:
         """A connection of the driver to the first host that takes writes. Raises the driver's error if none does."""
         driver, failures = dialect.loaded_dbapi, []
-        given = {name: value for name, value in options.items() if name != BALANCE}
-        addresses = random.sample(self._addresses, len(self._addresses)) if self._balances else self._addresses
-        for address in addresses:
+        for address in self._addresses:
             try:
-                connection = dialect.connect(*arguments, **{**given, **address})
+                connection = dialect.connect(*arguments, **{**options, **address})
             except driver.Error as error:
                 if MySQLErrors().broken_kind(error) is None:
                     raise  # a wrong password is wrong on every host

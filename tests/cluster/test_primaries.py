@@ -19,9 +19,8 @@ import sqlalchemy as sa
 
 from claimjobs import Queue, make, tables_for
 from claimjobs.cli import exits
-from claimjobs.database.connect import engine_of
 from claimjobs.dialects import DIALECTS, Dialect
-from claimjobs.errors import ServerUnfit, SessionsShared, UnknownDatabase
+from claimjobs.errors import ServerUnfit, SessionsShared
 from claimjobs.options import Liveness
 from servers.errors import Unavailable
 from servers.galera import galera
@@ -164,23 +163,6 @@ def test_nobody_is_dead_because_another_member_does_not_see_its_lock(
     batch.done()
     batch.settle()
     assert not batch.lost
-
-
-def test_connections_are_spread_over_the_members_if_the_url_says_so(primaries: Primaries) -> None:
-    def ports(balance: str) -> set[int]:
-        url = sa.make_url(primaries.together.url).update_query_dict({"load_balance_hosts": balance})
-        engine = engine_of(url)
-        found = set()
-        for _ in range(30):
-            with engine.connect() as connection:
-                found.add(connection.scalar(sa.text("SELECT @@port")))
-            engine.dispose()
-        return found
-
-    assert len(ports("disable")) == 1
-    assert len(ports("random")) > 1
-    with pytest.raises(UnknownDatabase, match="choose random or disable"):
-        ports("always")
 
 
 def test_explain_says_what_several_primaries_mean(primaries: Primaries, queue_to: Callable[..., Queue]) -> None:
