@@ -6,9 +6,12 @@ import base64
 import csv
 import io
 import re
-from datetime import date, time
+from datetime import date, datetime, time
 from enum import Enum
 from typing import Any, Final
+from uuid import UUID
+
+from claimjobs.instants import in_utc
 
 _END: Final = "\r\n"
 _HARMFUL: Final = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
@@ -36,6 +39,14 @@ def plain(value: Any) -> str:
     if isinstance(value, Enum):  # the database has its name, and a command reads that
         return str(value.name)
     return value.isoformat() if isinstance(value, (date, time)) else text_of(value)
+
+
+def same_text(part: Any) -> str:
+    """A part of a key as text, the same for every driver and every description of the table."""
+    if isinstance(part, UUID):
+        return part.hex
+    part = in_utc(part) if isinstance(part, datetime) else part
+    return plain(int(part) if isinstance(part, bool) else part)
 
 
 def text_of(value: Any) -> str:

@@ -15,7 +15,6 @@ import json
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from datetime import datetime
 from typing import Any
 from uuid import UUID
 
@@ -29,8 +28,8 @@ from claimjobs.database.compiled_statement import CompiledStatement
 from claimjobs.database.kept_connection import SESSION_LOCKS
 from claimjobs.dialects import Dialect, Key, Lock
 from claimjobs.errors import SessionsShared
-from claimjobs.instants import in_utc
 from claimjobs.job import Job, values_of
+from claimjobs.key_text import same_text
 from claimjobs.statements.find import Selection
 from claimjobs.table.backend import Backend
 from claimjobs.table.roles import ColumnRoles
@@ -175,25 +174,15 @@ class KeyText:
 
     def __init__(self, roles: ColumnRoles, dialect: sa.Dialect) -> None:
         """`dialect`: one without a driver, so that no value is wrapped for a driver."""
-        self._columns = [
-            (isinstance(column.type, sa.Uuid), column.type.dialect_impl(dialect).bind_processor(dialect))
-            for column in roles.key
-        ]
+        self._write = [_as_stored(column.type, dialect) for column in roles.key]
 
     def text(self, key: Key) -> str:
-        columns = zip(values_of(key), self._columns, strict=True)
-        texts = [self._text(part, is_uuid, as_stored) for part, (is_uuid, as_stored) in columns]
+        texts = [same_text(write(part)) for part, write in zip(values_of(key), self._write, strict=True)]
         return texts[0] if len(texts) == 1 else json.dumps(texts)
 
-    @staticmethod
-    def _text(part: Any, is_uuid: bool, as_stored: Callable[[Any], Any] | None) -> str:
-        """The text of a value as the database stores it: a user's own type may change it."""
-        if is_uuid:  # a UUID, or a text with dashes or without
-            return UUID(str(part)).hex
-        part = part if as_stored is None else as_stored(part)
-        if isinstance(part, UUID):
-            return part.hex
-        if isinstance(part, bytes | bytearray | memoryview):
-            return part.hex()
-        part = in_utc(part) if isinstance(part, datetime) else part
-        return str(int(part) if isinstance(part, bool) else part)
+
+def _as_stored(type_: sa.types.TypeEngine[Any], dialect: sa.Dialect) -> Callable[[Any], Any]:
+    """What converts a value to what the database stores: a user's own type may change it."""
+    if isinstance(type_, sa.Uuid):  # its values are UUIDs, or texts with dashes or without
+        return lambda part: UUID(str(part))
+    return type_.dialect_impl(dialect).bind_processor(dialect) or (lambda part: part)

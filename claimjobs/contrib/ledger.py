@@ -17,10 +17,8 @@ import hashlib
 import json
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
-from datetime import datetime, timedelta
-from enum import Enum
+from datetime import timedelta
 from typing import Any, Final
-from uuid import UUID
 
 import sqlalchemy as sa
 
@@ -30,8 +28,9 @@ from claimjobs.database.transactions import CallersTransaction, connection_in, s
 from claimjobs.dialects import Dialect, Key, dialect_of
 from claimjobs.dialects.types import Instant, database_now, exact_text, table_options
 from claimjobs.errors import UnfitTable
-from claimjobs.instants import age_of, in_utc
+from claimjobs.instants import age_of
 from claimjobs.job import Job, values_of
+from claimjobs.key_text import same_text
 from claimjobs.options import Liveness
 from claimjobs.report import Report
 
@@ -81,7 +80,7 @@ class Ledger:
         """
         used = connection_in(connection)
         engine_of(used.engine)  # raises UnknownDatabase
-        parts = [plain(part) for part in values_of(job.key if isinstance(job, Job) else job)]
+        parts = [same_text(part) for part in values_of(job.key if isinstance(job, Job) else job)]
         digest = hashlib.sha256(json.dumps([self.queue, *parts]).encode()).hexdigest()
         entry = {"digest": digest, "queue": self.queue, "job": readable(", ".join(parts))}
         dialect = dialect_of(used)
@@ -135,17 +134,6 @@ def missing_table(dialect: Dialect) -> Iterator[None]:
             step = "make it by claimjobs.make(engine, [claimjobs.contrib.ledger.ledger_table()])"
             raise UnfitTable(f"table {LEDGER_TABLE!r} is not in this database: {step}") from error
         raise
-
-
-def plain(part: Any) -> str:
-    """A part of a key as text, independent of the driver and the description of the table."""
-    if isinstance(part, UUID):
-        return part.hex
-    if isinstance(part, (bytes, bytearray, memoryview)):
-        return bytes(part).hex()
-    if isinstance(part, Enum):  # a table that is read from the database has its name
-        return str(part.name)
-    return in_utc(part).isoformat() if isinstance(part, datetime) else str(part)
 
 
 def readable(text: str) -> str:
