@@ -180,7 +180,7 @@ INSTEAD: Final = {
     "--rejects": "a line that does not fit is told with its number, and all others are enqueued",
     "--chunk": "a file is one transaction; make smaller files, as with `split -l 100000`",
     "--from-line": "give the lines from there on, as with `tail -n +1000 FILE | claimjobs enqueue -`",
-    "--ledger": "make and purge the ledger in Python, by claimjobs.contrib.ledger",
+    "--ledger": "make the ledger in Python, by claimjobs.contrib.ledger",
     "--attempts": "give --retry-attempts, or [retry] of a --map file",
     "--picture": "record the terminal, as with asciinema",
     "--prefetch": "handle many jobs at once by --concurrency N, with a function of a job",

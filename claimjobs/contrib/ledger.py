@@ -15,30 +15,21 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterator
-from contextlib import closing, contextmanager
-from datetime import timedelta
-from typing import Any, Final
+from typing import Final
 
 import sqlalchemy as sa
 
-from claimjobs.database.connect import dialect_for, engine_of
-from claimjobs.database.connection import Connector
+from claimjobs.database.connect import engine_of
 from claimjobs.database.transactions import CallersTransaction, connection_in, savepoint
-from claimjobs.dialects import Dialect, Key, dialect_of
+from claimjobs.dialects import Key, dialect_of
 from claimjobs.dialects.types import Instant, database_now, exact_text, table_options
 from claimjobs.errors import UnfitTable
-from claimjobs.instants import age_of
 from claimjobs.job import Job, values_of
 from claimjobs.key_text import same_text
-from claimjobs.options import Liveness
-from claimjobs.report import Report
 
 LEDGER_TABLE: Final = "claimjobs_ledger"
 LONGEST_NAME: Final = 255
 """Characters of a queue's name, and of a key as text."""
-AT_ONCE: Final = 1_000
-"""Entries of one statement and one transaction of a clean-up."""
 
 
 def ledger_table(metadata: sa.MetaData | None = None) -> sa.Table:
@@ -84,56 +75,21 @@ class Ledger:
         digest = hashlib.sha256(json.dumps([self.queue, *parts]).encode()).hexdigest()
         entry = {"digest": digest, "queue": self.queue, "job": readable(", ".join(parts))}
         dialect = dialect_of(used)
-        with missing_table(dialect):
+        try:
             if dialect.skips_duplicates:
                 insert = dialect.insert_unless_there(self._table, [self._table.c.digest])
                 return used.execute(insert.returning(self._table.c.digest), entry).first() is not None
-            try:
-                with savepoint(used):
-                    used.execute(sa.insert(self._table), entry)
-            except sa.exc.DBAPIError as error:
-                if dialect.errors.code(error) not in dialect.errors.duplicate:
-                    raise
-                return False
-            return True
-
-    def purge(self, bind: str | sa.URL | sa.Engine, older_than: timedelta | float) -> int:
-        """Delete the entries of this queue that are so old, by the destination's clock; return how many.
-
-        `older_than` is a timedelta or seconds; it must be longer than any job may wait for its next attempt. They are
-        deleted and committed 1,000 at a time. Raises ConnectionFailed or UnfitTable.
-        """
-        age, engine = age_of(older_than), engine_of(bind)
-        dialect, count = dialect_for(engine), 0
-        old = oldest(self._table, dialect, self.queue, age)
-        with missing_table(dialect), closing(Connector(engine, dialect, Liveness(), Report())) as connector:
-            while found := connector.rows(old):
-                count += connector.write(forget(self._table, dialect), {"claimjobs_keys": [d for (d,) in found]})
-        return count
-
-
-def oldest(table: sa.Table, dialect: Dialect, queue: str, age: timedelta) -> sa.Select[Any]:
-    """The digests of the first entries of a queue that are so old."""
-    until = dialect.later(database_now(), sa.literal(-age.total_seconds()))
-    old = sa.and_(table.c.queue == queue, table.c.done_at <= until)
-    return sa.select(table.c.digest).where(old).order_by(table.c.done_at).limit(AT_ONCE)
-
-
-def forget(table: sa.Table, dialect: Dialect) -> sa.Delete:
-    """Delete the entries with the digests `keys`."""
-    return dialect.restrict_to_keys(dialect.delete(table), [table.c.digest], None)
-
-
-@contextmanager
-def missing_table(dialect: Dialect) -> Iterator[None]:
-    """Raise UnfitTable for the database's error of a missing table."""
-    try:
-        yield
-    except sa.exc.DBAPIError as error:
-        if dialect.errors.code(error) in dialect.errors.missing_table:
-            step = "make it by claimjobs.make(engine, [claimjobs.contrib.ledger.ledger_table()])"
-            raise UnfitTable(f"table {LEDGER_TABLE!r} is not in this database: {step}") from error
-        raise
+            with savepoint(used):
+                used.execute(sa.insert(self._table), entry)
+        except sa.exc.DBAPIError as error:
+            code = dialect.errors.code(error)
+            if code in dialect.errors.missing_table:
+                step = "make it by claimjobs.make(engine, [claimjobs.contrib.ledger.ledger_table()])"
+                raise UnfitTable(f"table {LEDGER_TABLE!r} is not in this database: {step}") from error
+            if code not in dialect.errors.duplicate:
+                raise
+            return False
+        return True
 
 
 def readable(text: str) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import multiprocessing
+import re
 import threading
 import uuid
 from collections.abc import Callable
@@ -16,17 +17,18 @@ import sqlalchemy as sa
 from sqlalchemy.orm import Session
 
 from claimjobs import Job, make
-from claimjobs.contrib import ledger
-from claimjobs.contrib.ledger import LEDGER_TABLE, Ledger, forget, ledger_table, oldest
+from claimjobs.contrib.ledger import LEDGER_TABLE, Ledger, ledger_table
 from claimjobs.errors import UnfitTable, UnknownDatabase
 from tests.backends import Backend
 from tests.conformance.jobs import jobs
 from tests.conformance.payer import PAYMENTS, pay, pay_and_die
+from tests.docs.markdown import ROOT
 
 pytestmark = pytest.mark.one_server("contrib: the rest of the suites runs it on every database")
 
 SPAWN = multiprocessing.get_context("spawn")
 Make = Callable[..., Ledger]
+OTHER_DATABASE = ROOT / "docs" / "recipes" / "other-database.md"
 
 
 @pytest.fixture
@@ -203,8 +205,6 @@ def test_a_destination_without_a_ledger_says_how_to_make_one(backend: Backend) -
     step = r"make it by claimjobs.make\(engine, \[.*ledger_table\(\)\]\)"
     with pytest.raises(UnfitTable, match=step):
         attempt(backend, ledger, 1)
-    with pytest.raises(UnfitTable, match=step):
-        ledger.purge(backend.engine, 0)
 
 
 def test_other_errors_are_not_taken_for_a_second_attempt(backend: Backend, ledger_of: Make) -> None:
@@ -230,43 +230,17 @@ def test_a_name_that_is_none(name: str) -> None:
 # --- clean-up ------------------------------------------------------------------------------------------------
 
 
-def age(backend: Backend, job: str, days: int) -> None:
-    at = sa.table(LEDGER_TABLE, sa.column("job"), sa.column("done_at", ledger_table().c.done_at.type))
+def test_the_statement_of_the_page_deletes_old_entries_and_reads_no_others(backend: Backend, ledger_of: Make) -> None:
+    ledger_of()
+    before, after = datetime(2026, 7, 1, tzinfo=UTC), datetime(2026, 9, 1, tzinfo=UTC)
+    entries = [("emails", before), ("emails", after), *[("other", before)] * 3_000]
+    values = [{"digest": f"{n:064}", "queue": q, "job": str(n), "done_at": at} for n, (q, at) in enumerate(entries)]
+    [text] = re.findall(r"`(DELETE FROM .*)`", OTHER_DATABASE.read_text())
     with backend.engine.begin() as connection:
-        then = datetime.now(UTC) - timedelta(days=days)
-        connection.execute(sa.update(at).where(at.c.job == job).values(done_at=then))
-
-
-def test_old_entries_of_a_queue_are_forgotten_in_chunks(
-    backend: Backend, ledger_of: Make, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(ledger, "AT_ONCE", 3)
-    mine, other = ledger_of("mine"), ledger_of("other")
-    for key in range(9):
-        attempt(backend, mine, key)
-        attempt(backend, other, key)
-        age(backend, str(key), days=key)
-    assert mine.purge(backend.engine, timedelta(days=2)) == 7
-    assert noted(backend) == [("mine", "0"), ("mine", "1"), *(("other", str(n)) for n in range(9))]
-    assert mine.purge(backend.engine, 0) == 2
-    assert attempt(backend, mine, 5)
-
-
-def test_an_age_below_nothing_is_refused(backend: Backend, ledger_of: Make) -> None:
-    with pytest.raises(ValueError, match="an age of 0 or more"):
-        ledger_of().purge(backend.engine, -1)
-
-
-def test_a_clean_up_reads_only_what_is_old(backend: Backend, ledger_of: Make) -> None:
-    table = ledger_table()
-    with backend.engine.begin() as connection:
-        entries = [{"digest": f"{n:064}", "queue": "jobs", "job": str(n)} for n in range(3_000)]
-        connection.execute(sa.insert(table), entries)
+        connection.execute(sa.insert(ledger_table()), values)
     backend.analyze(LEDGER_TABLE)
-    old = oldest(table, backend.dialect, "jobs", timedelta(days=9_000))
-    with backend.engine.connect() as connection:
-        plan = backend.plan(connection, old, {})
+    with backend.engine.begin() as connection:
+        plan = backend.plan(connection, sa.text(text), {})
         assert plan.indexes == (f"{LEDGER_TABLE}_age",), plan.text
-        assert not plan.sorts, plan.text
-        plan = backend.plan(connection, forget(table, backend.dialect), {"claimjobs_keys": ["a", "b"]})
-        assert plan.indexes == (backend.primary_key_of(LEDGER_TABLE),), plan.text
+        assert connection.execute(sa.text(text)).rowcount == 1
+    assert ("emails", "1") in noted(backend)
