@@ -15,7 +15,7 @@ from claimjobs.statements.find import LIMIT
 from claimjobs.table.columns import DEAD, UNCLAIMED
 from claimjobs.table.job_state import Column
 from claimjobs.table.predicates import column_of
-from claimjobs.table.roles import LONGEST_ERROR, TEXTS_IN_BYTES, ColumnRoles
+from claimjobs.table.roles import ColumnRoles
 
 Predicates = Sequence[sa.ColumnElement[bool]]
 
@@ -163,16 +163,10 @@ def lock_unfinished(roles: ColumnRoles, dialect: Dialect) -> sa.Select[Any]:
 
 
 def cancel(roles: ColumnRoles, dialect: Dialect, now: sa.ColumnElement[Any], text: str) -> sa.Update:
-    """Make the jobs `keys`, which this transaction has locked, dead, with a text before their last error, as far as
-    the column holds both. An owner that has claimed one does not hold it any more, so its outcome is refused.
+    """Make the jobs `keys`, which this transaction has locked, dead. An owner that has claimed one does not hold it any
+    more, so its outcome is refused.
     """
-    error: Any = text
-    column = roles.last_error
-    if column is not None and isinstance(column.type, sa.String) and column.type.__visit_name__ not in TEXTS_IN_BYTES:
-        both = sa.literal(f"{text}; before: ", sa.String) + column
-        longest = min(column.type.length or LONGEST_ERROR, LONGEST_ERROR)
-        error = sa.func.coalesce(sa.func.substr(both, 1, longest), text, type_=sa.String)
-    values = {roles.owner_id: None, roles.owner_date: now, roles.suspect: 0, column: error}
+    values: dict[Any, Any] = {roles.owner_id: None, roles.owner_date: now, roles.suspect: 0, roles.last_error: text}
     values.pop(None, None)
     update = sa.update(roles.table).values({**roles.state.becomes(DEAD), **values})
     return dialect.restrict_to_keys(update.where(roles.state.unfinished), roles.key, roles.key_index)
