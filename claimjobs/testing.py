@@ -146,16 +146,11 @@ def _ending(handler: Callable[..., Any], ends: list[BaseException]) -> Callable[
             raise Cancelled from error
 
     @wraps(handler)
-    def call(*given: Any, **named: Any) -> Any:
-        with noting():
-            return handler(*given, **named)
-
-    @wraps(handler)
     async def await_call(*given: Any, **named: Any) -> Any:
         with noting():
             return await handler(*given, **named)
 
-    return await_call if deferred(handler) == COROUTINE else call
+    return await_call if deferred(handler) == COROUTINE else noting()(handler)
 
 
 def _chosen(queue: Queue, connection: CallersTransaction | None, clock: Clock | None) -> Settings:
