@@ -7,7 +7,7 @@ expressions; no module outside this folder knows which database it talks to.
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from typing import Any, ClassVar, TypeVar, cast
 
 import sqlalchemy as sa
@@ -63,8 +63,6 @@ class Dialect:
     """UPDATE and DELETE both have RETURNING, so a settle learns at once which jobs it reached."""
     skips_duplicates: ClassVar[bool] = False
     """INSERT can leave out the rows that exist by a given unique key, and no other rows."""
-    copies: ClassVar[bool] = False
-    """Rows can be sent as data without a statement around them: `copyable` and `copy`."""
     joins_rows: ClassVar[int] = 0
     """One INSERT statement holds all rows, up to so many bytes; 0: the driver's own way is faster."""
     needs_database: ClassVar[bool] = False
@@ -271,13 +269,11 @@ class Dialect:
         default = sa.text("'2000-01-01'") if fixed else None
         return sa.Column(name, type_, primary_key=True, autoincrement=False, server_default=default)
 
-    def copyable(self, connection: sa.Connection, table: sa.Table) -> Mapping[str, Callable[[Iterable[Any]], bool]]:
-        """The columns, by their keys, that `copy` can write, each with a function: whether `copy` writes these values
-        as an INSERT would. It needs `copies`.
-
-        The values are as the column's type writes them.
+    def copyable(self, connection: sa.Connection, table: sa.Table) -> Mapping[str, Set[type]]:
+        """The columns, by their keys, that `copy` can write as an INSERT would, each with the types of such values, as
+        the column's type writes them for the driver.
         """
-        raise NotImplementedError
+        return {}
 
     def copy(
         self, connection: sa.Connection, table: sa.Table, keys: Sequence[str], rows: Iterable[Sequence[Any]]

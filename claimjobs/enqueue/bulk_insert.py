@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from datetime import date, datetime, time, timedelta
 from decimal import Decimal
 from functools import cached_property
@@ -55,8 +55,9 @@ class BulkInsert:
 
     def __init__(self, connection: sa.Connection, table: sa.Table, dialect: Dialect) -> None:
         self._connection, self._table, self._dialect = connection, table, dialect
-        self._ways: dict[frozenset[str], tuple[RowValues, str] | None] = {}
-        """By the columns of rows: what reads their values, and the INSERT of a row. None: SQLAlchemy writes them."""
+        self._ways: dict[frozenset[str], tuple[RowValues, str, list[Set[type]]] | None] = {}
+        """By the columns of rows: what reads their values, the INSERT of a row, and the types of values that can be
+        copied. None: SQLAlchemy writes them."""
 
     def write(self, rows: Sequence[Row]) -> bool:
         """Write rows that have the same columns. False: none was written, and SQLAlchemy must."""
@@ -66,13 +67,13 @@ class BulkInsert:
         way = self._ways[columns]
         if way is None:
             return False
-        values, text = way
+        values, text, copied = way
         tuples = values.rows(rows)
-        if self._dialect.copies:
-            of_columns = zip(values.names, zip(*tuples, strict=True), strict=True)
-            if copies := all(self._copyable[name](column) for name, column in of_columns):
-                self._dialect.copy(self._connection, self._table, values.names, tuples)
-            return copies
+        if all(copied) and all(
+            map(Set.__ge__, copied, (set(map(type, column)) for column in zip(*tuples, strict=True)))
+        ):
+            self._dialect.copy(self._connection, self._table, values.names, tuples)
+            return True
         # In one statement, if it is short enough for that; else by the driver's `executemany`.
         longest = self._dialect.joins_rows
         flat = tuple(chain.from_iterable(tuples)) if longest else ()
@@ -83,9 +84,8 @@ class BulkInsert:
             self._connection.exec_driver_sql(text, tuples)
         return True
 
-    def _way(self, row: Row) -> tuple[RowValues, str] | None:
-        """None where SQLAlchemy must translate a schema, or compute defaults of Python for columns that are left out,
-        or where a column cannot be copied.
+    def _way(self, row: Row) -> tuple[RowValues, str, list[Set[type]]] | None:
+        """None where SQLAlchemy must translate a schema, or compute defaults of Python for columns that are left out.
 
         A tuple is cheaper to read than a mapping, for us and for the driver. Drivers of the style `pyformat` take both.
         """
@@ -93,23 +93,18 @@ class BulkInsert:
         completed = {column.key for column in self._table.columns if column.default is not None}
         if not row or translated or not row.keys() >= completed:
             return None
-        names, text = list(row), ""
-        if self._dialect.copies:
-            if not row.keys() <= self._copyable.keys():
-                return None
-        else:
-            compiled: Any = (
-                sa.insert(self._table).inline().compile(self._connection, column_keys=names, for_executemany=True)
-            )
-            text = _PLACE.sub("%s", compiled.string)
-            names = compiled.positiontup or _PLACE.findall(compiled.string)
-            if sorted(names) != sorted(row):
-                return None  # the compiler has changed a name
+        insert = sa.insert(self._table).inline()
+        compiled: Any = insert.compile(self._connection, column_keys=list(row), for_executemany=True)
+        text = _PLACE.sub("%s", compiled.string)
+        names = compiled.positiontup or _PLACE.findall(compiled.string)
+        if sorted(names) != sorted(row):
+            return None  # the compiler has changed a name
         types = {name: self._table.c[name].type for name in names}
-        return RowValues(types, self._connection.dialect), text
+        copied = [self._copyable.get(name, frozenset()) for name in names]
+        return RowValues(types, self._connection.dialect), text, copied
 
     @cached_property
-    def _copyable(self) -> Mapping[str, Callable[[Iterable[Any]], bool]]:
+    def _copyable(self) -> Mapping[str, Set[type]]:
         return self._dialect.copyable(self._connection, self._table)
 
 

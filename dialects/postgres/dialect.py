@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import closing
-from datetime import UTC, date, datetime, time, timedelta
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set
+from contextlib import closing, suppress
+from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
-from itertools import chain
 from types import NoneType
 from typing import Any, Final
 from uuid import UUID
@@ -102,71 +100,38 @@ def _array_text(value: Sequence[int] | None) -> str | None:
 
 # --- rows that are copied --------------------------------------------------------------------------------------
 
-# COPY is several times as fast as INSERT. Its values are texts that the column's type reads. INSERT converts between
-# types: for a column without a time zone, it converts an instant to the session's zone. If the two could differ for a
-# column, its rows are inserted.
-
-Takes = Callable[[Iterable[Any]], bool]
-
-
-def _only(*kinds: type) -> Takes:
-    allowed = {*kinds, NoneType}
-    return lambda values: set(map(type, values)) <= allowed
-
-
-def _without_zone(kind: type) -> Takes:
-    """INSERT converts a value with a zone to the session's zone; COPY ignores the zone."""
-    of_kind = _only(kind)
-    return lambda values: of_kind(values) and all(value is None or value.tzinfo is None for value in values)
-
-
-def _each(takes: Takes) -> Takes:
-    lists = _only(list)
-    return lambda values: lists(values) and takes(list(chain.from_iterable(filter(None, values))))
-
-
-_TEXTS: Final = ("text", "character varying")
-_TAKES: Final[Mapping[str, Takes]] = {
-    **dict.fromkeys(_TEXTS, _only(str)),
-    **dict.fromkeys(("smallint", "integer", "bigint"), _only(int)),
-    "numeric": _only(int, Decimal),  # INSERT rounds a float to 15 digits
-    "double precision": _only(int, float),
-    "boolean": _only(bool),
-    "uuid": _only(UUID),
-    "date": _only(date),
-    "timestamp with time zone": _only(datetime),
-    "timestamp without time zone": _without_zone(datetime),
-    "time without time zone": _without_zone(time),
-    "interval": _only(timedelta),
+# COPY is several times as fast as INSERT. Its values are texts that the column's type reads; INSERT converts between
+# types. For values of these types both write the same. All others are inserted.
+_COPIED_AS: Final[Mapping[str, Set[type]]] = {
+    "text": {str},
+    "smallint": {int},
+    "integer": {int},
+    "bigint": {int},
+    "numeric": {int, Decimal},  # INSERT rounds a float to 15 digits
+    "double precision": {int, float},
+    "boolean": {bool},
+    "uuid": {UUID},
+    "date": {date},
+    "timestamp with time zone": {datetime},
 }
-"""For each type of a column: whether COPY and INSERT write the same for values as psycopg gets them. Others are in
-`Postgres.copyable`."""
-
+"""For each type of a column: the types of its values, as psycopg gets them."""
+_ALSO_CALLED: Final = {"varchar": "text", "character varying": "text", "float": "double precision"}
+"""A text has no other length for INSERT: the table checks it."""
 
 # COPY ignores rules. The server refuses it for a view and for rows with a policy. Unlike INSERT it writes an identity
 # column that is GENERATED ALWAYS.
 _COPIED: Final = sa.text(
-    "SELECT attname, format_type(atttypid, atttypmod), typtype = 'e' FROM pg_attribute "
-    "JOIN pg_class ON pg_class.oid = attrelid JOIN pg_type ON pg_type.oid = atttypid "
+    "SELECT attname, format_type(atttypid, atttypmod) FROM pg_attribute JOIN pg_class ON pg_class.oid = attrelid "
     "WHERE attrelid = to_regclass(:name) AND relkind IN ('r', 'p') AND NOT relhasrules "
     "AND NOT row_security_active(attrelid) AND attnum > 0 AND NOT attisdropped "
     "AND attidentity <> 'a' AND attgenerated = ''"
 )
 
 
-def _type_of(declared: sa.types.TypeEngine[Any], dialect: sa.Dialect, actual: str) -> str | None:
-    """The type of a column without its length or precision; None if it is declared as another one."""
-    try:
-        said = declared.compile(dialect=dialect).partition(" COLLATE ")[0]
-    except sa.exc.CompileError:
-        return None
-    if not said.startswith('"'):  # as `format_type` writes it
-        said = re.sub(r"^varchar\b", "character varying", said.lower().replace(", ", ","))
-        said = re.sub(r"^float(?=$|\[)", "double precision", said)
-    bare, said_bare = (re.sub(r"\([\d,]+\)", "", type_) for type_ in (actual, said))
-    texts = bare in _TEXTS and said_bare in _TEXTS  # the table checks their length, as for INSERT
-    is_plain = declared.bind_expression(sa.bindparam("value", type_=declared)) is None
-    return bare if is_plain and (said == actual or texts) else None
+def _plain_type(type_: str) -> str:
+    """The name of a type, as the server or SQLAlchemy writes it, without its length."""
+    bare = type_.lower().partition("(")[0]
+    return _ALSO_CALLED.get(bare, bare)
 
 
 def _value(made: Any, sent: bytes | None, type_: int, format_: Any) -> Any:
@@ -204,7 +169,6 @@ class Postgres(Dialect):
     no_wake_trigger = None
     switches_autocommit_freely = True
     pipelines = True
-    copies = True
     is_embedded = True
 
     # Texts with escapes, E'\'', and in dollars, $tag$ ... $tag$.
@@ -335,26 +299,20 @@ class Postgres(Dialect):
     def insert_unless_there(self, table: sa.Table, columns: Expressions) -> sa.Insert:
         return postgresql.insert(table).on_conflict_do_nothing(index_elements=columns)
 
-    def copyable(self, connection: sa.Connection, table: sa.Table) -> Mapping[str, Takes]:
+    def copyable(self, connection: sa.Connection, table: sa.Table) -> Mapping[str, Set[type]]:
         # Other drivers have other ways, or none.
         if connection.dialect.driver != "psycopg" or connection.dialect.is_async:
             return {}
-        from psycopg import Binary  # noqa: PLC0415 - psycopg is slow to import
-        from psycopg.types.json import Json, Jsonb  # noqa: PLC0415
+        from psycopg.types.json import Jsonb  # noqa: PLC0415 - psycopg is slow to import
 
-        known = {**_TAKES, "bytea": _only(bytes, Binary), "json": _only(Json), "jsonb": _only(Jsonb)}
-        found: dict[str, Takes] = {}
-        actual = {row[0]: row[1:] for row in connection.execute(_COPIED, {"name": PREPARER.format_table(table)})}
+        found, known = {}, {**_COPIED_AS, "jsonb": {Jsonb}}
+        actual = dict(map(tuple, connection.execute(_COPIED, {"name": PREPARER.format_table(table)})))
         for column in table.columns:
-            type_, is_enum = actual.get(column.name, ("", False))
-            bare = _type_of(column.type, connection.dialect, type_)
-            if bare is None:
-                continue
-            element = known.get(bare.removesuffix("[]"))
-            if is_enum:
-                found[column.key] = _only(str)
-            elif element is not None:
-                found[column.key] = _each(element) if bare.endswith("[]") else element
+            type_ = _plain_type(actual.get(column.name, ""))
+            with suppress(sa.exc.CompileError):  # it is declared without a type
+                is_converted = column.type.bind_expression(sa.bindparam("value", type_=column.type)) is not None
+                if type_ in known and not is_converted and _plain_type(column.type.compile(_HERE)) == type_:
+                    found[column.key] = known[type_] | {NoneType}
         return found
 
     def copy(

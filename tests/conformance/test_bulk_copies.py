@@ -13,7 +13,7 @@ from claimjobs.errors import BadRow
 from claimjobs.table.columns import Columns
 from tests.backends import Backend
 from tests.conformance.jobs import jobs
-from tests.conformance.typed_values import MANY, VALUES, queue_of, things
+from tests.conformance.typed_values import ARRAYS, MANY, VALUES, queue_of, things
 
 NUMBERS = [{"value": n} for n in range(MANY)]
 MANY_INSERTS = ["INSERT"] * MANY
@@ -51,32 +51,53 @@ COPIED = (
     "text",
     "NULL",
     "a number",
+    "a large number",
     "a decimal",
+    "a number as a decimal",
     "a float",
     "a truth",
-    "bytes",
     "a date",
     "an instant with its zone",
+    "jsonb",
+    "a uuid",
+    "a type of the user's",
+)
+INSERTED = (
+    "a truth as a number",
+    "text as a uuid",
+    "a small float",
+    "an instant as a date",
+    "bytes",
     "an instant",
     "a time",
     "a duration",
     "json",
-    "a uuid",
     "an enumeration",
     "an enumeration of texts",
-    "a type of the user's",
+    "a type that the database writes",
+    "numbers",
+    "an address",
+    "seconds only",
 )
 
 
-@pytest.mark.parametrize("what", COPIED)
+@pytest.mark.parametrize("what", [*COPIED, *INSERTED])
 @pytest.mark.requires("copies")
-def test_values_that_mean_the_same_in_a_copy_are_copied(backend: Backend, what: str) -> None:
-    type_, value = VALUES[what]
+def test_values_of_plain_types_are_copied_and_others_are_inserted(backend: Backend, what: str) -> None:
+    type_, value = {**VALUES, **ARRAYS}[what]
     table = things(type_)
     queue = queue_of(backend, table)
     how = watched(backend, "things")
     queue.enqueue({"value": value} for _ in range(MANY))
-    assert how() == ["COPY"]
+    assert how() == (["COPY"] if what in COPIED else MANY_INSERTS)
+
+
+@pytest.mark.requires("copies")
+def test_a_column_that_is_declared_without_a_type_is_inserted_into(backend: Backend) -> None:
+    backend.run("CREATE TABLE things (id serial PRIMARY KEY, value integer, rest text)")
+    queue, how = plain(backend, things(None)), watched(backend, "things")
+    assert queue.enqueue(NUMBERS) == MANY
+    assert how() == MANY_INSERTS
 
 
 @pytest.mark.requires("copies")
