@@ -163,7 +163,7 @@ TEXTS: Final[dict[str, tuple[str, str]]] = {
     ),
     "check": (
         "An idle owner checks for work",
-        "It asks whether a job is due, and how many other owners sleep. It is sent less and less often, up to "
+        "It asks whether a job is due, and how many other owners are awake. It is sent less and less often, up to "
         "every 3 s.",
     ),
     "careful": (

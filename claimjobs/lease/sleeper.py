@@ -34,8 +34,6 @@ NO_SLEEP: Final = 60.0
 """Seconds: after two errors within this time, the owner does not sleep for this time."""
 CYCLE: Final = 0.3
 """The longest pause between two checks, as a part of a lease."""
-WATCHERS: Final = 3
-"""How many of the sleeping owners check for dead ones in each cycle, on average."""
 LISTENS_AS: Final = "claimjobs_hears"
 """The key in the `info` of a connection for the id of the owner whose wakes its session receives."""
 
@@ -82,8 +80,8 @@ class IdleSleeper:
         """The conditions of the loops that wait, and were not woken. Each loop may claim other jobs."""
         self._busy = False
         self._failed = self._no_sleep_since = -NO_SLEEP
-        self._asleep = self._awake = 0
-        """How many other owners slept, and how many did not, at the last check."""
+        self._others_awake = 0
+        """How many other owners did not sleep at the last check."""
         self._last_active = self._beaten = self._owner_dead_at = 0.0
         self._unknown = record_of(row.backend).unknown(row.backend.owners.alias("known"))
         self._built: dict[tuple[sa.ColumnElement[Any] | None, bool], sa.Select[Any]] = {}
@@ -233,10 +231,7 @@ class IdleSleeper:
             if for_work:
                 pause = min(2 * pause, every)
                 due = time.monotonic() + pause * random.uniform(0.9, 1.0)  # noqa: S311
-            # The leader's checks are for dead owners, too, and some of the others', at random.
-            careful = time.monotonic() - self._owner_dead_at >= CHECK_EVERY and (
-                self._row.leads or random.random() * self._asleep < WATCHERS  # noqa: S311
-            )
+            careful = time.monotonic() - self._owner_dead_at >= CHECK_EVERY
             self._last_active = time.monotonic()
             if self._last_active - self._beaten + self._longest() >= self._liveness.idle_beat:
                 why = self._beat_asleep(idle.connection)
@@ -265,7 +260,7 @@ class IdleSleeper:
                 if backend.dialect.errors.transient_kind(error) == "interrupted":  # a wake that came during the check
                     return WakeReason.WORK
                 raise
-            self._asleep, self._awake = seen.asleep, seen.awake
+            self._others_awake = seen.awake
             if careful and seen.unwell:
                 self._owner_dead_at = time.monotonic()
                 return WakeReason.OWNER_DEAD
@@ -275,8 +270,5 @@ class IdleSleeper:
         return None
 
     def _longest(self) -> float:
-        """The longest pause until the next check. It is shorter while other owners work, for their jobs if they die."""
-        if self._awake and self._row.leads:
-            return CHECK_EVERY
-        few = self._awake and self._asleep < WATCHERS
-        return self._liveness.beat if few else CYCLE * self._liveness.lease
+        """The longest pause until the next check. The leader's is shorter while others work: they may die."""
+        return CHECK_EVERY if self._others_awake and self._row.leads else CYCLE * self._liveness.lease

@@ -222,7 +222,7 @@ def mark_asleep(owners: sa.Table) -> sa.Update:
 def check(
     owners: sa.Table, has_work: sa.ColumnElement[Any] | None, dialect: Dialect, unknown: sa.Select[Any] | None = None
 ) -> sa.Select[Any]:
-    """What an idle owner checks: whether there is work, how many other owners sleep, and how many are awake.
+    """What an idle owner checks: whether there is work, and how many other owners are awake.
 
     `has_work`: a scalar that is NULL if there is no work. None: this check is not about work. `unknown`: the ids of
     owners that hold jobs and have no row in `owners.alias("known")`, which are not the rows that are counted. With it
@@ -231,7 +231,6 @@ def check(
     """
     columns = [
         (sa.literal(0) if has_work is None else sa.case((has_work.is_not(None), 1), else_=0)).label("work"),
-        _others(owners, owners.c.asleep.is_not(None)).label("asleep"),
         _others(owners, owners.c.asleep.is_(None)).label("awake"),
     ]
     if unknown is not None:
