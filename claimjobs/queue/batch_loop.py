@@ -197,7 +197,7 @@ class BatchLoop:
         else:
             condition = WakeCondition(has_work, FIRST_CHECK, self._poll * RARER)
         deadline = time.monotonic() + consumer.plans.longest_sleep
-        with idleness.asleep(costs=has_work is not None), sleeper.waiting(condition):
+        with idleness.asleep(), sleeper.waiting(condition):
             while not control.woken(min(CHECK, max(0.0, idleness.seconds_left))):
                 if self._is_over or idleness.seconds_left <= 0 or not sleeper.is_active or time.monotonic() > deadline:
                     break
@@ -246,15 +246,15 @@ class IdleBackoff:
         return time.monotonic() - self._awake_since >= self._awake_for
 
     @contextlib.contextmanager
-    def asleep(self, *, costs: bool = True) -> Iterator[None]:
-        """A `with` block in which the loop sleeps. `costs`: it counts as a short sleep if it is short."""
+    def asleep(self) -> Iterator[None]:
+        """A `with` block in which the loop sleeps."""
         began = time.monotonic()
         try:
             yield
         finally:
             self._awake_since = time.monotonic()
             short = self._awake_since - began < SHORT
-            self._awake_for = min(LONGEST_WAIT, max(SHORTEST_POLL, 2 * self._awake_for)) if short and costs else 0.0
+            self._awake_for = min(LONGEST_WAIT, max(SHORTEST_POLL, 2 * self._awake_for)) if short else 0.0
 
 
 def check_size(size: Any) -> None:

@@ -76,13 +76,6 @@ def test_it_sleeps_at_once_unless_its_last_sleeps_were_short(time: Time) -> None
     assert idleness.may_sleep
 
 
-def test_a_sleep_in_place_of_a_pause_may_be_short(time: Time) -> None:
-    idleness = IdleBackoff(poll=1.0, idle=math.inf)
-    with idleness.asleep(costs=False):
-        time.now += SHORT / 2
-    assert idleness.may_sleep
-
-
 def test_a_loop_that_meets_only_locked_jobs_pauses_for_much_longer_than_its_claims_take(time: Time) -> None:
     idleness = IdleBackoff(poll=0.07, idle=math.inf)
     idleness.met_locked_jobs(0.3)  # the first one connects, too
