@@ -152,4 +152,5 @@ def _as_text(part: Any) -> str:
     return bytes(part).hex() if isinstance(part, bytes | bytearray | memoryview) else str(part)
 
 
-_JSON: Final = json.JSONEncoder(default=_as_text)
+_JSON: Final = json.JSONEncoder(default=_as_text, ensure_ascii=False)
+"""A character that is no ASCII has four bytes at most so, and not up to fourteen, when the driver has escaped them."""

@@ -23,6 +23,7 @@ from claimjobs.claim.locking import CandidateLock, JobLocks, Locking
 from claimjobs.claim.row_reader import AS_IT_IS, Marked
 from claimjobs.claim.strategy import LATER, NOTHING, ClaimRequest, ClaimResult, Phase
 from claimjobs.database.compiled_statement import CompiledStatement
+from claimjobs.database.statement_size import most_keys
 from claimjobs.dialects import Key
 from claimjobs.job import Job, key_of, values_of
 from claimjobs.options import PerKey, Rate
@@ -71,6 +72,8 @@ class KeyRowLocks(JobLocks):
         self._per_key, self._statements = keys.per_key, keys.statements
         self._search, self._sweep = keys.search, keys.sweep
         self._lateral, statements = backend.dialect.has_lateral, keys.statements
+        self._most = most_keys(statements.key, backend.dialect)
+        """The most key rows of one claim, whose keys are sent in one statement."""
         self._lock = CandidateLock(backend, selection, known)
         columns = [*backend.source.key, *statements.key]
         self._as_read = all(
@@ -141,10 +144,11 @@ class KeyRowLocks(JobLocks):
         sweep, visited, seen, left = self._sweep, list[KeyRow](), set[Any](), size
         deadline, found = time.monotonic() + ALONE, None
         while left > size // NEARLY:
-            if len(visited) >= MOST_ROWS:
+            room = self._most - len(visited)
+            if len(visited) >= MOST_ROWS or room <= 0:
                 sweep.is_cut = left == size
                 break
-            locked = self._next_rows(connection, min(size, math.ceil(SPARE * left / sweep.jobs_a_key)))
+            locked = self._next_rows(connection, int(min(size, room, math.ceil(SPARE * left / sweep.jobs_a_key))))
             key_rows = [row for row in locked if row.key not in seen]
             if key_rows:
                 self._find(connection, key_rows, size)

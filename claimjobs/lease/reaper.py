@@ -24,6 +24,7 @@ from claimjobs.claim.strategy import ClaimResult
 from claimjobs.database.compiled_statement import CompiledStatement
 from claimjobs.database.connection import Connector
 from claimjobs.database.error_translation import reason
+from claimjobs.database.statement_size import cut, most_keys
 from claimjobs.database.transactions import savepoint
 from claimjobs.dialects import Key
 from claimjobs.dialects.types import database_now
@@ -369,6 +370,7 @@ class KeyCalls:
     def __init__(self, connector: Connector, backend: Backend) -> None:
         self._connector, self._key_rows = connector, backend.key_rows
         if (rows := backend.key_rows) is not None:
+            self._most = most_keys(rows.key, backend.dialect)
             calls = {which: call(rows, database_now(), given_back=which) for which in (False, True)}
             self._call_all = calls[False]
             self._calls = {which: backend.dialect.restrict_to_keys(one, rows.key, None) for which, one in calls.items()}
@@ -382,7 +384,8 @@ class KeyCalls:
             return
         names = [column.name for column in rows.of_jobs]
         keys = dict.fromkeys(key_of([job[name] for name in names]) for job in jobs)
-        self._send(self._calls[given_back], {"claimjobs_keys": list(keys)})
+        for some in cut(keys, self._most):
+            self._send(self._calls[given_back], {"claimjobs_keys": some})
 
     def call_all(self) -> None:
         """Jobs of any keys were given back."""

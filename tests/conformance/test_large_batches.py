@@ -9,12 +9,13 @@ import pytest
 import sqlalchemy as sa
 from sqlalchemy.dialects import mysql
 
-from claimjobs import job_table
+from claimjobs import PerKey, job_table, key_tables, make
 from claimjobs.errors import BadRow, BatchRolledBack
 from claimjobs.options import Liveness
 from tests.backends import Backend
 from tests.conformance.jobs import jobs
 from tests.conformance.owners import hold_of, still
+from tests.conformance.test_per_key import mails_with
 
 PATIENT = Liveness(lease=60.0)
 
@@ -96,17 +97,42 @@ def test_a_result_that_is_larger_than_a_packet_fails_its_job_alone(own: Backend,
         small_packets(own, 64 << 20)
 
 
-def test_long_keys_are_settled_in_parts(own: Backend) -> None:
+@pytest.mark.parametrize("filler", ['"', "😀"])
+def test_long_keys_are_settled_in_parts(own: Backend, filler: str) -> None:
     key = sa.Column("name", sa.String(500), primary_key=True)
     own.make(table := job_table("files", sa.MetaData(), key))
     small_packets(own, 1 << 20)
     try:
         queue = still(own.bare_queue(table, bind=own.new_engine(), liveness=PATIENT))
-        queue.enqueue({"name": f"{number} ".ljust(500, '"')} for number in range(2_000))
+        queue.enqueue({"name": f"{number} ".ljust(500, filler)} for number in range(2_000))
         for batch in queue.batches(2_000, drain=True):
             with batch:
                 batch.done()
         assert (queue.report.done, queue.report.transients) == (2_000, {})
+    finally:
+        small_packets(own, 64 << 20)
+
+
+def test_long_keys_of_per_key_are_sent_in_parts(own: Backend) -> None:
+    """Each of many jobs in hand has another key."""
+    customer = sa.Column("customer", sa.String(255), nullable=False)
+    own.make(mails := mails_with(customer))
+    make(own.engine, key_tables(own.engine, "mails", ("customer",)))
+    small_packets(own, 1 << 20)
+    try:
+        per_key = PerKey("customer", at_most=1)
+        queue = still(own.bare_queue(mails, bind=own.new_engine(), liveness=PATIENT, per_key=per_key))
+        queue.enqueue({"customer": f"{number} ".ljust(255, "😀")} for _ in range(2) for number in range(1_500))
+        batches = [queue.claim(1_500) for _ in range(4)]
+        jobs_in_hand = [job for batch in batches for job in batch.jobs]
+        hold_of(queue)._keys.call(jobs_in_hand, given_back=True)
+        for batch in batches:
+            batch.release()
+            batch.settle()
+        for batch in queue.batches(3_000, drain=True):
+            with batch:
+                batch.done()
+        assert (queue.report.done, queue.report.transients) == (3_000, {})
     finally:
         small_packets(own, 64 << 20)
 
