@@ -65,6 +65,10 @@ class Hold(ABC):
         self._forgotten = 0.0
         """When the plans of claims were forgotten last, by this machine's clock."""
         self._process = os.getpid()
+        self._one_at_a_time = threading.Lock()
+        """Locked during a claim: what it learns is for the next one."""
+        self._closed = False
+        """Whether it claims nothing any more: that would open its connections again."""
         self._read_pause = paused(backend.queues, backend.roles.recorded_as)
 
     @property
@@ -194,9 +198,19 @@ class Hold(ABC):
         if self._is_heartbeat:
             # The garbage collector closes a forgotten Queue, in any thread. The heartbeat's thread cannot wait for its
             # own end, nor for the connection, which it may be using.
-            threading.Thread(target=self._close, name="claimjobs close").start()
+            threading.Thread(target=self._close_alone, name="claimjobs close").start()
         else:
+            self._close_alone()
+
+    def _close_alone(self) -> None:
+        """Close, after the claim of another thread has ended. An outage may keep that one for long."""
+        is_alone = self._one_at_a_time.acquire(timeout=self._context.liveness.lease)
+        try:
             self._close()
+        finally:
+            self._closed = True
+            if is_alone:
+                self._one_at_a_time.release()
 
     @abstractmethod
     def _close(self) -> None: ...

@@ -181,9 +181,16 @@ class OpenTransaction(Connector):
             return len(self.batch.claimed.jobs)
 
     def disconnect(self) -> None:
-        """Roll back, and close the connection."""
-        self.close()
-        super().close()
+        """Roll back, and close the connection, after a settle of another thread has ended: a driver takes no statements
+        of two threads at a time. An outage may keep that one for long.
+        """
+        is_alone = self._in_use.acquire(timeout=self._liveness.lease)
+        try:
+            self.close()
+            super().close()
+        finally:
+            if is_alone:
+                self._in_use.release()
 
     def _set_up(self, connection: sa.Connection) -> None:
         """Change no setting that the handler's statements depend on, and register no owner."""

@@ -27,6 +27,7 @@ class HeldBatch:
     """A claim that is not settled yet."""
 
     claimed: ClaimResult
+    """Its jobs are those that are still held: see `HeldBatches.add`."""
     since: float = field(default_factory=time.monotonic)
     """When it was claimed, when a loop asked for it, or when its Batch was missed first."""
     batch: weakref.ref[object] | None = None
@@ -58,9 +59,20 @@ class HeldBatches:
         return bool(self._held)
 
     def add(self, claimed: ClaimResult) -> None:
-        """Add a claim, if it has jobs."""
-        if claimed.jobs:
-            self._held[id(claimed)] = HeldBatch(claimed)
+        """Add a claim, if it has jobs. Other claims of this owner lose the jobs that they have, too: such a job was
+        cancelled and retried, or another program has released it.
+        """
+        if not claimed.jobs:
+            return
+        keys = {job.key for job in claimed.jobs}
+        for other in self.of_owner(claimed.owner):
+            jobs = other.claimed.jobs
+            for job in [job for job in jobs if job.key in keys]:
+                job.is_lost = True
+                jobs.remove(job)
+            if not jobs:
+                self.remove(other.claimed)
+        self._held[id(claimed)] = HeldBatch(claimed)
 
     def of(self, claimed: ClaimResult) -> HeldBatch | None:
         """The entry of this claim; None if this owner has released it, or given it to others."""

@@ -60,12 +60,10 @@ class LeaseHold(Hold):
         self._unconfirmed_since: float | None = None
         self._may_hold_unbatched = False
         """Whether this owner may hold jobs that no batch has: their claim ended in an error, or nobody asked for it."""
-        self._closed = False
         self._lease, self._beat, self._max_batch_time = liveness.lease, liveness.beat, liveness.max_batch_time
         self._claim_patience = min(liveness.patience, liveness.lease)
         """For how long a settle is tried together with a claim, before it is tried without."""
-        self._one_at_a_time = threading.Lock()
-        """Locked during a claim and a settle, until `held` is up to date."""
+        # `_one_at_a_time` is locked during a claim and a settle, until `held` is up to date.
         self._guard = threading.RLock()
         """Locked while the heartbeat is told what is held: of two threads the last one tells what both have done."""
         self.owner = Owner(context, settler, self)
@@ -80,7 +78,7 @@ class LeaseHold(Hold):
         """Claim up to `size` jobs for this owner, and commit."""
         self._reaper.report()
         with self._alone():
-            if self._control.expired:
+            if self._control.expired or self._closed:
                 return NOTHING
             if not self._may_claim():
                 return LATER
@@ -203,13 +201,10 @@ class LeaseHold(Hold):
         plan = None if following is None else following.plan_after(outcomes)
         next_claim = NOTHING
         with self._one_settle(claimed, outcomes):
-            if self.held.of(claimed) is None:
-                # This owner has given the batch to others. It may have claimed some of its jobs again, for another
-                # batch: so nothing is written, although the owner's id may be theirs.
-                lost = set(outcomes.keys())
-                outcomes.become(outcomes.only(()))
-                self._report.lost += len(lost)
-                return lost
+            gone = self._forget_lost(claimed, outcomes)
+            if not outcomes:
+                self._report.lost += len(gone)
+                return gone
             if outcomes.gives_back:
                 self.restart_from_head()
             if following is not None and plan is not None and self._may_claim(settled=claimed):
@@ -217,13 +212,26 @@ class LeaseHold(Hold):
             else:
                 parts = self._settling.write_in_parts(claimed.owner, outcomes)
                 unsettled = self._settling.make_failed(claimed.owner, outcomes, parts.unwritten, parts=parts)
-            lost = self._record_settle(outcomes, claimed, unsettled)
+            lost = self._record_settle(outcomes, claimed, unsettled) | gone
+            self._report.lost += len(gone)
             next_claim = self._add_held(next_claim)
         if next_claim.jobs and self._control.expired:
             self.release_held()
         elif following is not None and next_claim.jobs:
             following.claimed = next_claim
         return lost
+
+    def _forget_lost(self, claimed: ClaimResult, outcomes: Outcomes) -> set[Key]:
+        """Remove the outcomes of jobs that this claim does not hold any more, and return their keys. This owner has
+        given the batch to others, or has claimed the jobs again for another batch. Then the guard would let them pass.
+        """
+        held = claimed.jobs if self.held.of(claimed) is not None else ()
+        if len(held) == len(outcomes.jobs):
+            return set()
+        gone = set(outcomes.jobs).difference(job.key for job in held)
+        for key in gone:
+            outcomes.forget(key)
+        return gone
 
     def _settle_and_claim(
         self, owner: int, outcomes: Outcomes, size: int, plan: ClaimPlan
@@ -456,5 +464,4 @@ class LeaseHold(Hold):
                 self._release_all(patience=1)
                 self.owner.row.leave()
         finally:
-            self._closed = True
             self.owner.close()

@@ -62,8 +62,6 @@ class TransactionHold(Hold):
         self._may_register = self._liveness.session_lock is not False
         self._makes_savepoints = False
         """Whether a settle makes a savepoint, which costs a round trip: only after a row was refused without one."""
-        self._one_at_a_time = threading.Lock()
-        """Locked during a claim: what a claim learns is for the next one."""
         self._guard = threading.Lock()
         self._idle: list[OpenTransaction] = []
         self._busy: list[OpenTransaction] = []
@@ -76,11 +74,11 @@ class TransactionHold(Hold):
         transaction = self._take()
         try:
             with self._one_at_a_time:
-                claimed = self._claim_until_over(transaction, size, plan)
+                claimed = NOTHING if self._closed else self._claim_until_over(transaction, size, plan)
+                transaction.batch = BatchTransaction(transaction, claimed)
         except BaseException:
             self._give_back(transaction)
             raise
-        transaction.batch = BatchTransaction(transaction, claimed)
         if claimed.jobs and not self._control.expired:  # after this check `release_held` finds the batch
             return claimed
         self._give_back(transaction)

@@ -175,7 +175,7 @@ class Consumer:
                 if backend.dialect.errors.code(error) is None:
                     raise key_unreadable(backend.source.name, reason(error)) from error
                 raise
-        return self.batch(claimed, following, ahead=ahead)
+        return self.batch(claimed, following, ahead=ahead, hold=hold)
 
     def batch(
         self,
@@ -184,9 +184,10 @@ class Consumer:
         *,
         ahead: bool = False,
         since: float | None = None,
+        hold: AnyHold | None = None,
     ) -> Batch:
-        """The Batch of a claim. `since`: as in Batch."""
-        chosen, hold = self._settings, self.hold
+        """The Batch of a claim. `since`: as in Batch. `hold`: that has made the claim; None: the present one."""
+        chosen, hold = self._settings, hold or self.hold
         batch = Batch(
             claimed,
             hold,

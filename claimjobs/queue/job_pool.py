@@ -142,8 +142,9 @@ class JobPool(BatchLoop):
         """Handle jobs until the loop ends."""
         try:
             for batch in self._batches():
+                self._hold = self._consumer.made_hold or self._hold  # a new one, if the Queue was closed meanwhile
                 since = time.monotonic()
-                items = [PooledJob(claim, claim.jobs[0], since) for claim in batch.split(self)]
+                items = [PooledJob(claim, job, since) for claim in batch.split(self) for job in claim.jobs]
                 self._items.update(items)
                 self._observer.note_held(self._items)
                 self._executor.start(items)
@@ -266,8 +267,9 @@ class JobPool(BatchLoop):
 
     def _settle_group(self, items: list[PooledJob]) -> None:
         claimed = self._hold.join([item.claim for item in items])
-        held = {job.key for job in claimed.jobs}
-        lost = [item.job for item in items if item.job.key not in held]
+        held = set(claimed.jobs)
+        lost = [item.job for item in items if item.job not in held]
+        self._consumer.access.report.lost += len(lost)
         if claimed.jobs:
             has_room = not self._items or (self._is_low and time.monotonic() >= self._claim_at)
             since = min(item.since for item in items)
@@ -275,7 +277,7 @@ class JobPool(BatchLoop):
             unfit: UnfitTable | None = None
             try:
                 with batch:
-                    unfit = self._decide(batch, [item for item in items if item.job.key in held])
+                    unfit = self._decide(batch, [item for item in items if item.job in held])
             except OutcomeRefused as error:
                 log_refused(self._table, batch, error)
             self._note_fruitless(batch, unfit)

@@ -204,3 +204,90 @@ def test_a_job_that_was_given_to_others_is_not_held(backend: Backend) -> None:
     hold_of(queue).release_held()
     assert not batch.holds(batch[0])
     batch.settle()
+
+
+@KINDS
+def test_a_job_that_its_owner_claims_again_is_lost_to_the_first_batch(backend: Backend, kind: dict[str, Any]) -> None:
+    queue = queue_of(backend, kind, 2)
+    first = queue.claim(2)
+    queue.cancel([1])
+    assert queue.jobs.retry([1]) == 1
+    second = queue.claim(1)
+    assert [job.key for job in second.jobs] == [1]
+    assert [first.holds(job) for job in first.jobs] == [False, True]
+    assert second.holds(second[0])
+    first.done()
+    first.settle()
+    assert [job.key for job in first.lost] == [1]
+    assert states(queue) == {1: "claimed", 2: "done"}
+    second.fail(second[0], "wrong", retry=False)
+    second.settle()
+    assert (second.lost, states(queue)) == ((), {1: "dead", 2: "done"})
+    assert (queue.report.done, queue.report.dead, queue.report.lost) == (1, 1, 1)
+
+
+@KINDS
+def test_a_batch_all_of_whose_jobs_were_claimed_again_settles_nothing(backend: Backend, kind: dict[str, Any]) -> None:
+    queue = queue_of(backend, kind, 1)
+    loop = queue.batches(1, drain=True)
+    first = next(loop)
+    queue.cancel([1])
+    queue.jobs.retry([1])
+    second = queue.claim(1)
+    with first:
+        first.done()
+    assert [job.key for job in first.lost] == [1]
+    assert states(queue) == {1: "claimed"}
+    with second:
+        second.done()
+    assert (second.lost, states(queue)) == ((), {1: "done"})
+    loop.close()
+
+
+def test_the_hang_of_a_handler_takes_no_job_that_its_owner_has_claimed_again(backend: Backend) -> None:
+    queue = queue_of(backend, {}, 2)
+    first = queue.claim(2)
+    queue.cancel([1])
+    queue.jobs.retry([1])
+    second = queue.claim(1)
+    hold = hold_of(queue)
+    hanging = hold.held.of_owner(queue.owner_id)[0]
+    hanging.progressed_at = time.monotonic() - 2 * Liveness.max_batch_time
+    hold.maintain()
+    assert [first.holds(job) for job in first.jobs] == [False, False]
+    second.done()
+    second.settle()
+    assert second.lost == ()
+    assert states(queue)[1] == "done"
+
+
+@KINDS
+@EXECUTORS
+def test_a_job_that_a_pool_claims_again_has_the_outcome_of_its_second_handler(
+    backend: Backend, kind: dict[str, Any], executor: str
+) -> None:
+    queue, gates = queue_of(backend, kind, 1), [threading.Event(), threading.Event()]
+    begun, ended = list[Job](), list[Job]()
+
+    def body(job: Job) -> Iterator[None]:
+        begun.append(job)
+        mine = len(begun)
+        try:
+            yield from until(gates[mine - 1])
+        finally:
+            ended.append(job)
+        if mine == 1:
+            raise RuntimeError("the outcome of the first handler")
+
+    with working(queue, executor, body, concurrency=4, size=2):
+        backend.wait_for(lambda: len(begun) == 1, "its handler runs")
+        queue.cancel([1])
+        queue.jobs.retry([1])
+        backend.wait_for(lambda: len(begun) == 2, "it is claimed again")
+        gates[0].set()
+        backend.wait_for(lambda: begun[0] in ended, "the first handler has ended")
+        backend.wait_for(lambda: queue.report.lost == 1, "its outcome was refused")
+        assert states(queue) == {1: "claimed"}
+        gates[1].set()
+        backend.wait_for(lambda: states(queue) == {1: "done"}, "the second outcome is written")
+    assert queue.report.retried == 0
