@@ -343,11 +343,11 @@ class Unreadable(ClaimjobsError, ValueError):
 
 
 class BadRow(ClaimjobsError, ValueError):
-    """A row to enqueue does not fit the table. `line` counts from 1; `row` is the row as the caller gave it, and the
-    trace context if a column stores that."""
+    """A row to enqueue does not fit the table. `line` counts from 1; 0: a deferred constraint refused the commit, and
+    which row it is about is not known. `row`: as the caller gave it, and the trace context if a column stores that."""
 
     def __init__(self, line: int, reason: str, row: Any = None) -> None:
-        super().__init__(f"row {line}: {reason}")
+        super().__init__(f"row {line}: {reason}" if line else f"one of the rows, refused at the commit: {reason}")
         self.line = line
         self.reason = reason
         self.row = row

@@ -29,6 +29,8 @@ CAPABILITIES: dict[str, tuple[str, frozenset[str]]] = {
     "joined rows": ("an INSERT of many rows", frozenset({"mysql", "mariadb"})),
     "values that Python has not": ("dates beyond Python's", frozenset({"postgres"})),
     "swallowing triggers": ("triggers that swallow a write", frozenset({"postgres"})),
+    "deferred constraints": ("constraints that are checked at the commit", frozenset({"postgres"})),
+    "equal nulls": ("unique indexes in which NULL equals NULL", frozenset({"postgres"})),
     "arrays": ("columns of arrays", frozenset({"postgres"})),
 }
 """What `backend.requires` knows, and the backends that have it."""

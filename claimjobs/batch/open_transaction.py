@@ -18,7 +18,7 @@ from sqlalchemy.orm import Session
 from claimjobs.claim.strategy import ClaimResult
 from claimjobs.database.connection import Connector
 from claimjobs.database.error_translation import raised_as_sqlalchemy_does, reason
-from claimjobs.database.transactions import in_utc, savepoint
+from claimjobs.database.transactions import HELD, in_utc, savepoint
 from claimjobs.dialects.error_codes import LOST, READ_ONLY
 from claimjobs.errors import BatchRolledBack, CrossedFork, NoOpenTransaction, ReadOnly, WriteSwallowed
 from claimjobs.job import entry_of
@@ -137,6 +137,12 @@ class OpenTransaction(Connector):
         over = [f"{name} = {limit:g} s" for name, limit in self.limits.items() if limit <= seconds]
         return BatchRolledBack(gone.kind, lost_after=seconds, limit=over[0] if over else None)
 
+    def hold(self, claimed: ClaimResult) -> None:
+        """The transaction holds these jobs, until it ends."""
+        self.batch = BatchTransaction(self, claimed)
+        if claimed.jobs and self._connection is not None:
+            self._connection.info[HELD] = self._backend.roles.name, {job.key for job in claimed.jobs}
+
     def listen(self) -> None:
         """Set the savepoint of a job before its first statement, until the transaction ends. A handler may have kept
         the connection, so it need not ask for it.
@@ -162,6 +168,9 @@ class OpenTransaction(Connector):
 
     def close(self) -> None:
         """Roll back what is not committed. The connection stays for the next transaction."""
+        connection = self._connection
+        if connection is not None and not (connection.closed or connection.invalidated):
+            connection.info.pop(HELD, None)
         transaction, self._transaction = self._transaction, None
         if transaction is not None:
             self._stop_listening()

@@ -45,6 +45,8 @@ OnBad = Callable[[BadRow], None]
 AUTOCOMMIT: Final = "AUTOCOMMIT"
 CONFLICTS: Final = ("deadlock", "lock timeout", "serialization")
 """Conflicts between producers that insert the same unique keys in a different order."""
+NO_ROW: Final = 0
+"""The number of a row that only the commit refuses: which one it is is not known."""
 EVERY: Final = 5
 """If so many rows are refused alone, and no other was inserted, an error that does not name a row is about none."""
 TRIES: Final = 5
@@ -126,7 +128,10 @@ class Enqueuer:
             if level := self._level(own, is_single=_is_single(rows), rereads=bool(unique)):
                 own.execution_options(isolation_level=level)
             count = insert.run(own, rows, self._key(own, unique, on_duplicate))
-            own.commit()
+            try:
+                own.commit()
+            except sa.exc.DBAPIError as error:
+                raise insert.refused_at_commit(error) from error
             if level != AUTOCOMMIT and self._dialect.switches_autocommit_freely:
                 with suppress(sa.exc.DBAPIError), raised_as_sqlalchemy_does(own):  # the rows are committed
                     own.execution_options(isolation_level=AUTOCOMMIT)
@@ -275,6 +280,13 @@ class Insert:
             if self._tries[number] > TRIES:
                 self._tell(BadRow(number, "its unique key is in the table, but no row is found by these values", row))
         return changed + self._insert(gone.only([self._tries[number] <= TRIES for number in gone.numbers]))
+
+    def refused_at_commit(self, error: sa.exc.DBAPIError) -> BadRow:
+        """The error of a commit that a deferred constraint refuses. Which row it is about is not known: all are undone.
+        Other errors are raised.
+        """
+        self._raise_unless_of_a_row(error)
+        return BadRow(NO_ROW, reason(error))
 
     def _bad_row(self, chunk: Chunk, refusal: Exception) -> BadRow:
         """The only row of a chunk, which was refused. Some databases say only that a value is too large."""

@@ -9,6 +9,7 @@ from typing import Any, Final, Literal, get_args
 import sqlalchemy as sa
 
 from claimjobs.database.statement_size import most_keys
+from claimjobs.database.transactions import held_in
 from claimjobs.dialects import Key
 from claimjobs.dialects.types import database_now
 from claimjobs.enqueue.rows import Chunk, Row
@@ -62,6 +63,11 @@ class UniqueKey:
         self.changes = on_duplicate != "skip"
         if not self.changes:
             return
+        if any(self._indexes.values()) and any(column.nullable for column in columns):
+            raise UnfitTable(
+                f"a unique index of table {roles.name!r} over {', '.join(names)} takes NULLs for equal (NULLS NOT "
+                f"DISTINCT), and on_duplicate={on_duplicate!r} finds no job by NULL: make these columns NOT NULL"
+            )
         self._now = now = database_now()
         self._lock = enqueue.lock_there(roles, dialect, columns)
         self._states = enqueue.states(roles, dialect, job_rows(backend, now).state)
@@ -128,9 +134,11 @@ class UniqueKey:
         states: dict[str, list[Key]] = {}
         for state, *key in connection.execute(self._states, {"claimjobs_keys": list(wanted)}):
             states.setdefault(state, []).append(key_of(key))
-        waiting = states.get(UNCLAIMED, [])
+        mine, unclaimed = held_in(connection, self._roles.name), states.get(UNCLAIMED, [])
+        waiting = [key for key in unclaimed if key not in mine]
         if self._how == "again":
-            ended, claimed = [key for state in ENDED for key in states.get(state, ())], states.get(CLAIMED, [])
+            ended = [key for state in ENDED for key in states.get(state, ())]
+            claimed = states.get(CLAIMED, []) + [key for key in unclaimed if key in mine]
             if self._roles.claim_rows is not None and connection.get_isolation_level() != self._dialect.isolation:
                 claimed += waiting  # the claim row may be younger than the caller's snapshot
             for statement, some in ((self._mark, claimed), (self._renew, ended)):
@@ -173,12 +181,17 @@ def _rows_with(
 
 def _unique_indexes(
     connection: sa.Connection, table: sa.Table, columns: set[str], primary: str | None
-) -> frozenset[str | None]:
-    """The names of the unique indexes over these columns; `primary` is the name of a primary key without one."""
+) -> dict[str | None, bool]:
+    """The unique indexes over these columns: the name of each, and whether it takes NULLs for equal. `primary` is the
+    name of a primary key without one.
+    """
     found = sa.inspect(connection)
     key = found.get_pk_constraint(table.name, table.schema)
-    names = {primary if key["name"] is None else key["name"]} if set(key["constrained_columns"]) == columns else set()
+    indexes: dict[str | None, bool] = {}
+    if set(key["constrained_columns"]) == columns:
+        indexes[primary if key["name"] is None else key["name"]] = False
     for index in found.get_indexes(table.name, table.schema):
         if index["unique"] and not is_partial(index) and set(index["column_names"]) == columns:
-            names.add(index["name"])
-    return frozenset(names)
+            options = index.get("dialect_options", {})
+            indexes[index["name"]] = any(options[name] for name in options if name.endswith("nulls_not_distinct"))
+    return indexes

@@ -75,7 +75,7 @@ class TransactionHold(Hold):
         try:
             with self._one_at_a_time:
                 claimed = NOTHING if self._closed else self._claim_until_over(transaction, size, plan)
-                transaction.batch = BatchTransaction(transaction, claimed)
+                transaction.hold(claimed)
         except BaseException:
             self._give_back(transaction)
             raise

@@ -162,9 +162,10 @@ class Queue(QueueOperations):
         for a connection in AUTOCOMMIT, before anything is sent.
 
         Raises BadRow with the number of the first row that does not fit. The rows before it stay in your transaction:
-        roll it back, or commit them. With `on_bad`, that is called for each such row instead, and the other rows are
-        enqueued. An error that may be about every row, such as one of a trigger, is raised if it refuses the first five
-        rows, or all: `on_bad` is not called for these. A time limit of the server is raised, too: it is no row's fault.
+        roll it back, or commit them. What only the commit here refuses is a BadRow with the number 0. With `on_bad`,
+        that is called for each such row instead, and the other rows are enqueued. An error that may be about every row,
+        such as one of a trigger, is raised if it refuses the first five rows, or all: `on_bad` is not called for these.
+        A time limit of the server is raised, too: it is no row's fault.
 
         `unique` names columns with a unique index (else UnfitTable). Rows whose values of them are in the table,
         in any state, are left out, also if another transaction is about to commit them. Without a connection, conflicts
@@ -173,7 +174,8 @@ class Queue(QueueOperations):
         With `on_duplicate` the jobs that are there are changed, and counted, too. "replace" writes the row into a job
         that waits, which has all its attempts again; "postpone" writes its `run_at` there. "again" makes a done or dead
         job unclaimed, and lets a claimed one run once more after its settle: that needs the column `run_again`. A job
-        that an open transaction holds is waited for. Raises ColumnMissing, and BadArgument with a side-car.
+        that an open transaction holds is waited for, unless `connection` is that of the transaction. Raises
+        ColumnMissing, BadArgument with a side-car, and UnfitTable for an index in which NULL equals NULL.
         """
         must_work_when_called(on_bad, "on_bad")
         if on_duplicate != "skip":

@@ -190,6 +190,26 @@ def test_an_error_of_the_callers_generator_is_the_callers(backend: Backend) -> N
     assert there(backend) == []
 
 
+@pytest.mark.parametrize("unique", [(), ("d",)])
+def test_what_only_the_commit_refuses_is_told_as_a_bad_row_without_its_number(
+    backend: Backend, unique: tuple[str, ...]
+) -> None:
+    """All foreign keys that Django makes on Postgres are checked at the commit."""
+    backend.requires("deferred constraints")
+    queue, bad = backend.queue(), list[BadRow]()
+    backend.run("CREATE UNIQUE INDEX once ON jobs (d)")
+    backend.run("CREATE TABLE known (e VARCHAR(64) PRIMARY KEY)")
+    backend.run("INSERT INTO known VALUES ('somebody')")
+    backend.run("ALTER TABLE jobs ADD FOREIGN KEY (e) REFERENCES known DEFERRABLE INITIALLY DEFERRED")
+    rows: list[dict[str, Any]] = [{"d": "a", "e": "somebody"}, {"d": "b", "e": "nobody"}]
+    with pytest.raises(BadRow, match=r"one of the rows, refused at the commit: .*foreign key") as raised:
+        queue.enqueue(rows, unique=unique, on_bad=bad.append)
+    assert (raised.value.line, raised.value.row, bad, there(backend)) == (0, None, [], [])
+    assert queue.report.enqueued == 0
+    backend.run("INSERT INTO known VALUES ('nobody')")
+    assert queue.enqueue(rows, unique=unique) == 2
+
+
 def test_jobs_that_came_before_a_claim_and_after_it_are_both_found(backend: Backend) -> None:
     queue = backend.queue()
     queue.enqueue({"d": "a", "e": ""})

@@ -10,7 +10,7 @@ import pytest
 import sqlalchemy as sa
 
 from claimjobs import Queue, job_table, make, side_car_tables
-from claimjobs.errors import BadArgument, BadRow, ColumnMissing
+from claimjobs.errors import BadArgument, BadRow, ColumnMissing, UnfitTable
 from claimjobs.table.definitions import article_table
 from tests.backends import Backend
 from tests.conformance.owners import declare_dead
@@ -185,6 +185,17 @@ def test_a_row_whose_key_is_null_is_a_new_job_each_time(backend: Backend) -> Non
     assert sorted(row["e"] for row in backend.rows(notes)) == ["first", "new", "second"]
 
 
+def test_an_index_in_which_null_equals_null_is_refused(backend: Backend) -> None:
+    """No job is found by NULL: the row would be left out, and the job not changed."""
+    backend.requires("equal nulls")
+    once = sa.Index("once", "d", unique=True, postgresql_nulls_not_distinct=True)
+    queue = backend.queue(job_table("jobs", sa.MetaData(), sa.Column("d", sa.String(20)), once))
+    given: Any = {"unique": "d"}
+    assert [queue.enqueue([{"d": None}] * 2, **given), queue.enqueue({"d": None}, **given)] == [1, 0]
+    with pytest.raises(UnfitTable, match=r"NULLS NOT DISTINCT.*: make these columns NOT NULL"):
+        queue.enqueue({"d": None}, on_duplicate="replace", **given)
+
+
 def test_many_rows_are_found_as_the_database_compares_them(backend: Backend) -> None:
     """It pads what is shorter. Python sees two texts."""
     codes = job_table("codes", sa.MetaData(), sa.Column("d", sa.CHAR(6)), sa.Column("e", sa.String(20)), unique="d")
@@ -232,6 +243,35 @@ def test_an_open_transaction_is_waited_for(backend: Backend, how: str) -> None:
         batch.done()
     thread.join(120)
     assert [row["status"] for row in backend.rows(TABLE)] == ["unclaimed"], "it is a new one"
+
+
+@pytest.mark.parametrize(("how", "left"), [("again", ["a", "b"]), ("replace", ["b"]), ("postpone", ["b"])])
+def test_a_handler_that_enqueues_its_own_job_in_its_transaction(backend: Backend, how: str, left: list[str]) -> None:
+    """The row of its job says that it waits."""
+    queue, other = queue_of(backend, hold="transaction"), backend.bare_queue(TABLE)
+    event(queue, "a", "b", e="old")
+    given = [{"d": name, "e": "new", "run_at": queue.now()} for name in "ab"]
+    changed = {"again": 1, "replace": 1, "postpone": 1}[how]
+    for enqueue in (queue.enqueue, other.enqueue):
+        with queue.claim(1, "d = 'a'") as batch:
+            assert enqueue(given, batch.connection, unique="d", on_duplicate=how) == changed  # type: ignore[arg-type]
+            batch.done()
+        assert list(rows(backend)) == left
+        event(queue, "a", how="skip", e="old")
+    assert rows(backend)["b"]["e"] == ("new" if how == "replace" else "old")
+
+
+def test_a_mark_is_undone_with_what_its_handler_wrote(backend: Backend) -> None:
+    queue = queue_of(backend, hold="transaction")
+    event(queue, "a")
+    with queue.claim() as batch:
+        for job in batch:
+            assert queue.enqueue({"d": "a"}, batch.connection, unique="d", on_duplicate="again") == 1
+            batch.fail(job, "wrong", retry_in=0)
+    assert not rows(backend)["a"]["run_again"]
+    with queue.claim() as batch:
+        batch.done()
+    assert backend.rows(TABLE) == []
 
 
 def test_a_row_that_may_not_be_written_is_bad_alone(backend: Backend) -> None:
