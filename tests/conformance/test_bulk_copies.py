@@ -84,7 +84,7 @@ INSERTED = (
 @pytest.mark.parametrize("what", [*COPIED, *INSERTED])
 @pytest.mark.requires("copies")
 def test_values_of_plain_types_are_copied_and_others_are_inserted(backend: Backend, what: str) -> None:
-    type_, value = {**VALUES, **ARRAYS}[what]
+    type_, value = {**ARRAYS, **VALUES}[what]
     table = things(type_)
     queue = queue_of(backend, table)
     how = watched(backend, "things")
