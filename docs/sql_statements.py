@@ -22,7 +22,7 @@ from claimjobs.statements.claim import claim, claim_batch, find_and_lock, lock, 
 from claimjobs.statements.find import Selection, find, how_many, keyset_order_of
 from claimjobs.statements.job_rows import JobRows
 from claimjobs.statements.key_rows import KeyStatements
-from claimjobs.table.backend import Backend
+from claimjobs.table.backend import Backend, KeyRows
 from claimjobs.table.claim_rows import ClaimRows
 from claimjobs.table.definitions import (
     DEFAULT_TABLE,
@@ -33,7 +33,6 @@ from claimjobs.table.definitions import (
     owner_table,
     queues_table,
 )
-from claimjobs.table.key_rows import KeyRows
 from claimjobs.table.roles import ColumnRoles, roles_of
 from docs.sql_format import formatted
 

@@ -41,7 +41,7 @@ class SettleAndClaim:
         self._were_together = False
         """Whether the last two statements were sent together: SQLAlchemy, which must send some, knows no pipeline."""
 
-    def needs_no_transaction(self, outcomes: Outcomes) -> bool:
+    def may_autocommit(self, outcomes: Outcomes) -> bool:
         """Whether these outcomes and the claim need no transaction around them."""
         if self._one is not None:
             return self._one.needs_no_transaction and outcomes.all_done and len(outcomes.done) <= MANY
@@ -55,7 +55,7 @@ class SettleAndClaim:
 
         Raises SomeLost, OwnerDead or KeyUnfit: roll back then, and settle without a claim.
         """
-        if self._one is not None and self.needs_no_transaction(outcomes):
+        if self._one is not None and self.may_autocommit(outcomes):
             if owner == me:
                 return self._in_one_statement(self._one, connection, me, request, outcomes=outcomes)
             # It was declared dead meanwhile. Without BEGIN only one statement can be sent, and that is the settle.
@@ -70,7 +70,7 @@ class SettleAndClaim:
     ) -> tuple[set[Key], ClaimResult]:
         done = list(outcomes.done)
         given = {**statement.parameters(me, request), "claimjobs_keys": done, "claimjobs_meant": len(done)}
-        rows = statement.of(request).rows(connection, given, statement.reader)
+        rows = statement.form_for(request).rows(connection, given, statement.reader)
         count, *keys = rows[0][: statement.settled_columns]
         settled = -1 - count if count < 0 else count
         unwritten: set[Key] = set()
@@ -88,7 +88,7 @@ class SettleAndClaim:
         mine = {**claim.parameters(me, request), "claimjobs_number": number}
         new: dict[str, Any] = {"claimjobs_new_me": me, "claimjobs_new_number": number}
         sent = (
-            Sent(claim.of(request), mine, claim.reader),
+            Sent(claim.form_for(request), mine, claim.reader),
             Sent(self._settle, {**batch_parameters(owner, outcomes), **new}),
         )
         answers = rows_together(connection, claim.sessions, sent) if claim.reader.knows_columns else None

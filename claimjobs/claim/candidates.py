@@ -44,7 +44,7 @@ class CursorStatement(ABC, Generic[Statement]):
     def build(self, selection: Selection) -> Statement:
         """The statement over this selection."""
 
-    def of(self, request: ClaimRequest) -> Statement:
+    def form_for(self, request: ClaimRequest) -> Statement:
         """The form for this request, which is built when it is needed first."""
         from_head = request.after is None or self.keyset_order is None
         if from_head not in self._built:
@@ -66,7 +66,7 @@ class CandidateFinder(CursorStatement[sa.Select[Any]]):
 
     def rows(self, connection: sa.Connection, request: ClaimRequest) -> Sequence[Any]:
         """The keys of the candidates in order, each with the size of its group of suspects."""
-        return connection.execute(self.of(request), request.find_parameters).all()
+        return connection.execute(self.form_for(request), request.find_parameters).all()
 
     def end(self, connection: sa.Connection, request: ClaimRequest) -> After:
         """The place of the last candidate that a request may read. None: there are fewer, or the order has no places.
@@ -77,7 +77,10 @@ class CandidateFinder(CursorStatement[sa.Select[Any]]):
         if order is None:
             return None
         given = {**request.find_parameters, "claimjobs_skipped": request.limit - 1}
-        rows, skipped = self.of(request).subquery("candidate"), sa.bindparam("claimjobs_skipped", type_=sa.Integer)
+        rows, skipped = (
+            self.form_for(request).subquery("candidate"),
+            sa.bindparam("claimjobs_skipped", type_=sa.Integer),
+        )
         last = sa.select(rows).offset(skipped).limit(sa.literal_column("1"))
         row = connection.execute(last, given).first()
         if row is None:
@@ -88,7 +91,7 @@ class CandidateFinder(CursorStatement[sa.Select[Any]]):
 
     def count(self, connection: sa.Connection, request: ClaimRequest) -> int:
         """How many candidates there are. Sent after a claim that got fewer jobs than it wanted: it met all of them."""
-        search = self.of(request)
+        search = self.form_for(request)
         if search not in self._counts:
             self._counts[search] = how_many(search)
         return int(connection.execute(self._counts[search], request.find_parameters).scalar_one())

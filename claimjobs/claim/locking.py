@@ -163,7 +163,10 @@ class FindThenLock(JobLocks):
         return ClaimResult(jobs, len(rows), examined_of(candidates, jobs, size), suspects=suspects, end=end)
 
     def phases(self, request: ClaimRequest, keys: list[Key]) -> list[Phase]:
-        return [Phase("find", self._finder.of(request), request.find_parameters), self._lock.phase(request, keys)]
+        return [
+            Phase("find", self._finder.form_for(request), request.find_parameters),
+            self._lock.phase(request, keys),
+        ]
 
 
 class FindAndLock(CursorStatement[CompiledStatement], JobLocks):
@@ -182,7 +185,7 @@ class FindAndLock(CursorStatement[CompiledStatement], JobLocks):
 
     def lock(self, connection: sa.Connection, request: ClaimRequest, marked: Marked = AS_IT_IS) -> ClaimResult:
         parameters = {**request.find_parameters, "claimjobs_size": request.size}
-        rows = self.of(request).rows(connection, parameters, self._reader)
+        rows = self.form_for(request).rows(connection, parameters, self._reader)
         chosen, suspects = first_locked_group(self._reader, rows, request.size)
         jobs = self._reader.jobs(chosen, marked)
         check_keys(self._roles, jobs)
@@ -196,7 +199,7 @@ class FindAndLock(CursorStatement[CompiledStatement], JobLocks):
 
     def phases(self, request: ClaimRequest, keys: list[Key]) -> list[Phase]:
         parameters = {**request.find_parameters, "claimjobs_size": request.size}
-        return [Phase("find and lock", self.of(request).statement, parameters)]
+        return [Phase("find and lock", self.form_for(request).statement, parameters)]
 
 
 class RecheckedLocks(JobLocks):

@@ -55,13 +55,13 @@ class OneStatement(WrittenClaim, ClaimStrategy):
         return self._record.values_of(owner)
 
     def claim(self, connection: sa.Connection, owner: int, request: ClaimRequest) -> ClaimResult:
-        rows = self.of(request).rows(connection, self.parameters(owner, request), self.reader)
+        rows = self.form_for(request).rows(connection, self.parameters(owner, request), self.reader)
         if rows[0][0] < 0:
             raise OwnerDead
         return self.result(connection, rows, request, owner=owner)
 
     def phases(self, owner: int, request: ClaimRequest, keys: list[Key]) -> list[Phase]:
-        return [Phase("claim", self.of(request).statement, self.parameters(owner, request))]
+        return [Phase("claim", self.form_for(request).statement, self.parameters(owner, request))]
 
 
 class BatchStatement(WrittenClaim):

@@ -91,7 +91,7 @@ class AdvisoryJobLocks(JobLocks):
         return ClaimResult(jobs, len(rows), examined_of(candidates, jobs, size), suspects=bool(rows[0][-1]))
 
     def phases(self, request: ClaimRequest, keys: list[Key]) -> list[Phase]:
-        find = Phase("find", self._finder.of(request), request.find_parameters)
+        find = Phase("find", self._finder.form_for(request), request.find_parameters)
         return [find, Phase("check again", self._recheck.statement, {"claimjobs_keys": keys})]
 
     def _locks_of(self, connection: sa.Connection) -> SessionKeyLocks:

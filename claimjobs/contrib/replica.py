@@ -182,7 +182,7 @@ class FindOnReplica(FindThenLock):
         self._open_now = None if self._open is None else claim_rows.open_now(self._open)
 
     def lock(self, connection: sa.Connection, request: ClaimRequest, marked: Marked = AS_IT_IS) -> ClaimResult:
-        rows = self._replica.rows(connection, self._backend, self._finder.of(request), request.find_parameters)
+        rows = self._replica.rows(connection, self._backend, self._finder.form_for(request), request.find_parameters)
         if rows:
             taken: set[Key] = set()
             if self._open is not None and self._open_now is not None:

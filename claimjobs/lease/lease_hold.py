@@ -238,7 +238,7 @@ class LeaseHold(Hold):
     ) -> tuple[Unsettled, ClaimResult]:
         """The jobs that were not written, and the claim, which is not held yet."""
         way = plan.way_to_settle_and_claim(self._settler)
-        autocommit = way.needs_no_transaction(outcomes)
+        autocommit = way.may_autocommit(outcomes)
         try:
             request = self._next_request(self._connector, size, plan)
             for attempt in self._connector.attempts(self._claim_patience, autocommit=autocommit, divisible=True):

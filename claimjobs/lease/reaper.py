@@ -226,7 +226,7 @@ class Reaper:
         why = f"owner {owner} died while it held this job" + (f": {cause}" if cause else "")
         for attempt in self._connector.attempts(patience=1):
             with attempt as connection:
-                jobs, removed, failed = self._declare_dead(connection, owner, last_beat, why, charges=charges)
+                jobs, removed, failed = self._reclaim_in(connection, owner, last_beat, why, charges=charges)
         if failed is not None:
             self.unreported.append(failed)
         if jobs:
@@ -236,7 +236,7 @@ class Reaper:
             log.warning("owner %d is dead: %d %s reclaimed", owner, jobs, "job" if jobs == 1 else "jobs", extra=fields)
         return jobs
 
-    def _declare_dead(
+    def _reclaim_in(
         self, connection: sa.Connection, owner: int, last_beat: datetime | None, why: str, *, charges: bool
     ) -> tuple[int, bool, Outcomes | None]:
         """Declare an owner dead and reclaim its jobs; delete its row if it holds none any more.

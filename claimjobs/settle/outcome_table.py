@@ -176,7 +176,7 @@ class JobsTable(OutcomeTable):
 
     @property
     def held(self) -> sa.Select[Any]:
-        return sa.select(*self.roles.key).where(self.roles.mine)
+        return owners.held(self.roles)
 
 
 class SideCarTable(OutcomeTable):

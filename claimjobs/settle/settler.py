@@ -143,7 +143,7 @@ class Settler:
         if outcomes.done and callable(self._on_done):
             answer = self._on_done(connection, [outcomes.jobs[key] for key in outcomes.done])
             done = self._table.done[self._checked(answer)]
-        yield from self._table.writes(connection, outcomes, done)
+        return self._table.writes(connection, outcomes, done)
 
     def _checked(self, answer: Any) -> Finish:
         """What a user's function chose, after a check: no job may be deleted by mistake."""

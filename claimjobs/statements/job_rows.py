@@ -12,9 +12,8 @@ from claimjobs.statements.claim_rows import by_owner, how_many_jobs
 from claimjobs.statements.find import group_size
 from claimjobs.statements.side_car import SideCarJoin, note, of_jobs, unclaimed, waiting
 from claimjobs.statements.stored_jobs import Predicates
-from claimjobs.table.backend import Backend
+from claimjobs.table.backend import Backend, KeyRows
 from claimjobs.table.columns import CLAIMED, DEAD, DONE, ENDED, STATES, UNCLAIMED
-from claimjobs.table.key_rows import KeyRows
 
 
 class JobRows:

@@ -19,7 +19,7 @@ from claimjobs.errors import BadArgument
 from claimjobs.job import values_of
 from claimjobs.statements.find import SUSPECT, Selection
 from claimjobs.statements.job_rows import JobRows
-from claimjobs.table.key_rows import KeyRows
+from claimjobs.table.backend import KeyRows
 from claimjobs.table.roles import ColumnRoles
 
 COUNT: Final = sa.bindparam("claimjobs_rows_wanted", type_=sa.Integer)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import Final
 
 import sqlalchemy as sa
 
@@ -14,7 +15,9 @@ from claimjobs.dialects import Dialect
 from claimjobs.dialects.inspection import Place
 from claimjobs.errors import (
     AccessDenied,
+    BadArgument,
     ColumnMissing,
+    ColumnUnfit,
     OwnersOutdated,
     ServerUnfit,
     TableMissing,
@@ -27,9 +30,37 @@ from claimjobs.table.claim_rows import ClaimRows
 from claimjobs.table.columns import Columns
 from claimjobs.table.ddl import side_car_name
 from claimjobs.table.definitions import batches_table, key_table, owner_table, queues_table, side_car_table
-from claimjobs.table.key_rows import KeyRows, columns_for
+from claimjobs.table.job_state import Column
 from claimjobs.table.reflection import TableLike, collated, columns_in_database, map_of, resolve
 from claimjobs.table.roles import ColumnRoles, key_index, quote_of, roles_of
+
+MOST_CHARACTERS: Final = 255
+"""Characters that a text may have as a key: every database has an index for so many."""
+FIT: Final = (sa.Integer, sa.String, sa.Uuid)
+"""Types of columns that every database compares, and stores, in one way."""
+
+
+@dataclass(frozen=True)
+class KeyRows:
+    """The table of key rows of one queue: for each key of `per_key` that has work a row, which says when its jobs may
+    be claimed next. Whoever claims some has locked it.
+    """
+
+    table: sa.Table
+    of_jobs: tuple[Column, ...]
+    """The columns of the jobs."""
+    limits: bool
+    """Whether a key may have so many jobs in hand that it is held back."""
+
+    @property
+    def key(self) -> tuple[Column, ...]:
+        """The same columns in the table of key rows."""
+        return tuple(self.table.c[column.name] for column in self.of_jobs)
+
+    @property
+    def same(self) -> sa.ColumnElement[bool]:
+        """The predicate of a job and its key row."""
+        return sa.and_(*(job == row for job, row in zip(self.of_jobs, self.key, strict=True)))
 
 
 @dataclass(frozen=True)
@@ -160,6 +191,29 @@ def _side_car_of(
     # Not the side-car names the queue: who has another one, or none, is to be seen.
     recorded_as = home.name if home.schema == place.schema else f"{home.schema}.{home.name}"
     return replace(roles, recorded_as=recorded_as), place
+
+
+def columns_for(connection: sa.Connection, roles: ColumnRoles, names: Sequence[str]) -> tuple[Column, ...]:
+    """The columns of the jobs. Raises ColumnMissing, BadArgument for one that claimjobs writes, or ColumnUnfit."""
+    found = columns_in_database(connection, roles.table)
+    for name in names:
+        if name not in roles.table.c or name not in found:
+            raise ColumnMissing(roles.name, name, "limits per key", roles.quote)
+        if roles.table.c[name] not in (*roles.key, *roles.payload):
+            raise BadArgument(f"per_key {name!r} is a column that claimjobs writes: name one of the payload")
+        type_ = found[name]["type"]
+        is_long = isinstance(type_, sa.String) and not 0 < (type_.length or 0) <= MOST_CHARACTERS
+        if not isinstance(type_, FIT) or isinstance(type_, sa.Enum) or is_long:
+            raise ColumnUnfit(
+                f"column {name!r} of table {roles.name!r} has the type {type_!r}, which cannot be a key of per_key: "
+                f"name a column of whole numbers, UUIDs, or texts of at most {MOST_CHARACTERS} characters"
+            )
+        if found[name]["nullable"]:
+            raise ColumnUnfit(
+                f"column {name!r} of table {roles.name!r} may be NULL, and for a job without a key there is no limit: "
+                f"give these jobs a key, and make it NOT NULL"
+            )
+    return tuple(roles.table.c[name] for name in names)
 
 
 def _key_rows_of(connection: sa.Connection, backend: Backend, home: Place, per_key: PerKey) -> KeyRows:

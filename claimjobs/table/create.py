@@ -16,7 +16,7 @@ from claimjobs.dialects import Dialect, dialect_of
 from claimjobs.dialects.inspection import LOCK_TIMEOUT
 from claimjobs.errors import AccessDenied, TableInUse, UnfitTable
 from claimjobs.table.acceptance import check_no_own, check_table
-from claimjobs.table.backend import jobs_of
+from claimjobs.table.backend import columns_for, jobs_of
 from claimjobs.table.claim_index import holds
 from claimjobs.table.columns import Columns
 from claimjobs.table.ddl import bad_name, check_names, side_car_name, table_comment
@@ -30,7 +30,6 @@ from claimjobs.table.definitions import (
     shared_tables,
     side_car_table,
 )
-from claimjobs.table.key_rows import columns_for
 from claimjobs.table.reflection import TableLike, columns_in_database, is_made_by_us, map_of, table_of
 
 

@@ -195,7 +195,7 @@ def test_a_claim_in_one_statement_does_the_same(backend: Backend, queue: Queue, 
     request = ClaimRequest(SIZE, SIZE, looks(queue, backend)[begin])
     given = {**request.find_parameters, "claimjobs_size": SIZE, "claimjobs_me": queue.owner_id}
     with by_hand(backend) as connection:
-        plan = backend.plan(connection, algorithm.of(request).statement, given)
+        plan = backend.plan(connection, algorithm.form_for(request).statement, given)
     assert set(plan.indexes) <= {"jobs_claim", "jobs_pkey", f"{OWNER_TABLE}_pkey"}, plan.text
     assert not plan.scans, plan.text
 
@@ -210,7 +210,7 @@ def test_a_lock_of_what_it_finds_reads_the_claim_index_and_the_primary_key(
     algorithm: Any = FindAndLock(queue._access.backend, selection)
     with by_hand(backend) as connection:
         plan = backend.plan(
-            connection, algorithm.of(request).statement, {**request.find_parameters, "claimjobs_size": SIZE}
+            connection, algorithm.form_for(request).statement, {**request.find_parameters, "claimjobs_size": SIZE}
         )
     by_key = set() if backend.has("lock in order") else {backend.primary_key_of("jobs")}
     assert {index for index in plan.indexes if index} == {"jobs_claim", *by_key}, plan.text

@@ -127,15 +127,15 @@ def test_an_owner_that_cannot_be_reclaimed_keeps_no_other_waiting(
     held = [queue.claim(2) for queue in dead]
     age(backend, *(queue.owner_id for queue in dead))
     reaper, first = hold_of(other)._reaper, dead[0].owner_id
-    declare_dead = reaper._declare_dead
+    reclaim_in = reaper._reclaim_in
 
     def refused(connection: sa.Connection, owner: int, *given: Any, **named: Any) -> Any:
         if owner == first:
             connection.execute(sa.text("SELECT nothing"))
-        return declare_dead(connection, owner, *given, **named)
+        return reclaim_in(connection, owner, *given, **named)
 
     with monkeypatch.context() as broken:
-        broken.setattr(reaper, "_declare_dead", refused)
+        broken.setattr(reaper, "_reclaim_in", refused)
         for _ in range(2):
             with pytest.raises(sa.exc.DBAPIError):
                 reaper.reclaim_dead()

@@ -187,7 +187,7 @@ class Refused(SettleAndClaim):
     def __init__(self, error: Exception) -> None:
         self.error = error
 
-    def needs_no_transaction(self, outcomes: Outcomes) -> bool:
+    def may_autocommit(self, outcomes: Outcomes) -> bool:
         return False
 
     def settle_and_claim(self, *_: Any, **__: Any) -> Any:
