@@ -8,10 +8,9 @@ from contextlib import AbstractContextManager, suppress
 from datetime import datetime
 from operator import attrgetter
 from types import TracebackType
-from typing import Any, Final, Self
+from typing import TYPE_CHECKING, Any, Final, Self
 
 import sqlalchemy as sa
-from sqlalchemy.orm import Session
 
 from claimjobs import tracing
 from claimjobs.batch.hold import Following, Hold
@@ -30,6 +29,9 @@ from claimjobs.signals import shielded
 from claimjobs.statements.settle import Failure
 from claimjobs.table.columns import DEAD
 from claimjobs.table.roles import ColumnRoles
+
+if TYPE_CHECKING:
+    from sqlalchemy.orm import Session
 
 KEY: Final = attrgetter("key")
 """The key of a job, without an instruction of Python for each job of a batch."""

@@ -10,10 +10,9 @@ import weakref
 from collections.abc import Iterator, Mapping
 from contextlib import closing
 from dataclasses import replace
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import sqlalchemy as sa
-from sqlalchemy.orm import Session
 
 from claimjobs.claim.strategy import ClaimResult
 from claimjobs.database.connection import Connector
@@ -30,6 +29,9 @@ from claimjobs.settle.settler import Settler
 from claimjobs.signals import shielded
 from claimjobs.statements.settle import Failure
 from claimjobs.table.backend import Backend
+
+if TYPE_CHECKING:  # it is imported by the first session, see `connection_in`
+    from sqlalchemy.orm import Session
 
 JOB: Final = "claimjobs_job"
 """The savepoint of a job."""
@@ -224,6 +226,8 @@ class HandlerWrites:
 
     def session(self, **options: Any) -> Session:
         """A session on the connection."""
+        from sqlalchemy.orm import Session  # noqa: PLC0415
+
         return Session(self.connection, **options)
 
     def begin_job(self) -> None:
@@ -295,7 +299,7 @@ class BatchTransaction(HandlerWrites):
 
     def session(self, **options: Any) -> Session:
         usual = {"join_transaction_mode": "create_savepoint", "expire_on_commit": False}
-        session = Session(self.connection, **{**usual, **options})
+        session = super().session(**{**usual, **options})
         self._sessions.append(session)
         return session
 

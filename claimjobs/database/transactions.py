@@ -5,15 +5,17 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Collection, Iterator
 from contextlib import AbstractContextManager
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 import sqlalchemy as sa
-from sqlalchemy.orm import Session, scoped_session
 
 from claimjobs.dialects import Dialect
 from claimjobs.errors import BadArgument
 
-CallersTransaction = sa.Connection | Session | scoped_session[Any]
+if TYPE_CHECKING:
+    from sqlalchemy.orm import Session, scoped_session
+
+CallersTransaction: TypeAlias = "sa.Connection | Session | scoped_session[Any]"
 
 IN_UTC: Final = "claimjobs_in_utc"
 """The key of a connection's `info` that says whether its session is in UTC: that of a connection of our own, or of any
@@ -31,9 +33,7 @@ def connection_in(given: Any) -> sa.Connection:
 
     An object is asked what it is, not whether a call of its methods raises: those of an AsyncSession return coroutines.
     """
-    if isinstance(given, scoped_session):
-        given = given()
-    connection = given.connection() if isinstance(given, Session) else given
+    connection = given if isinstance(given, sa.Connection) else _connection_of_session(given)
     if not isinstance(connection, sa.Connection):
         kind = given if isinstance(given, type) else type(given)
         what = f"{'the class' if kind is given else 'an object of'} {kind.__module__}.{kind.__qualname__}"
@@ -45,6 +45,15 @@ def connection_in(given: Any) -> sa.Connection:
     else:
         return connection
     raise BadArgument(f"rows are written in a transaction that you commit, and {what} has none: {step}")
+
+
+def _connection_of_session(given: Any) -> Any:
+    # The ORM is a sixth of what a consumer would import at its start. Whoever has a Session has imported it.
+    from sqlalchemy.orm import Session, scoped_session  # noqa: PLC0415
+
+    if isinstance(given, scoped_session):
+        given = given()
+    return given.connection() if isinstance(given, Session) else given
 
 
 @contextlib.contextmanager
