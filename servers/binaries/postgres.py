@@ -71,6 +71,7 @@ def initialise(place: Ticket) -> list[Command]:
         f"--username={NAME}",
         f"--pwfile={place.folder}/password",
         "--auth=scram-sha-256",
+        "--set=scram_iterations=1",  # more of them protect a weak password, and cost each client time; ours is random
         "--encoding=UTF8",
         "--locale=C",
     ]
