@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import Final
 
 import sqlalchemy as sa
@@ -95,7 +95,7 @@ class Backend:
     @cached_property
     def queues(self) -> sa.Table:
         """The table of queues, beside the owners."""
-        return queues_table(sa.MetaData(schema=self.owners.schema))
+        return _shared(queues_table, self.owners.schema)
 
     @property
     def tables_in_use(self) -> TablesInUse:
@@ -137,14 +137,16 @@ def inspect_table(
         source, home = roles, place = jobs_of(connection, found, table, given, beside_side_car=bool(side_car))
         if side_car:
             roles, place = _side_car_of(connection, found, source, home=home, side_car=side_car)
+        schema = place.metadata.schema
         if per_batch:
-            claim_rows = ClaimRows(batches_table(place.metadata), roles.recorded_as, roles.key, dialect or found)
+            claim_rows = ClaimRows(_shared(batches_table, schema), roles.recorded_as, roles.key, dialect or found)
             roles, source = roles.claimed_in(claim_rows), source.claimed_in(claim_rows)
         for role in needed:
             roles.need(role, "claiming")
         if "owner_id" in needed:
             acceptance.check_owner(connection, roles)
-        backend = Backend(dialect or found, roles, source, owner_table(place.metadata), place.schema, by_lease=False)
+        owners = _shared(owner_table, schema)
+        backend = Backend(dialect or found, roles, source, owners, place.schema, by_lease=False)
         if per_key:
             backend = replace(backend, key_rows=_key_rows_of(connection, backend, home, per_key))
         if not by_lease:
@@ -228,6 +230,12 @@ def _key_rows_of(connection: sa.Connection, backend: Backend, home: Place, per_k
 
 
 # --- the tables of owners, queues and batches ----------------------------------------------------------------
+
+
+@lru_cache
+def _shared(describe: Callable[[sa.MetaData], sa.Table], schema: str | None) -> sa.Table:
+    """The same object for all Queues: SQLAlchemy compiles a statement again for another description of its table."""
+    return describe(sa.MetaData(schema=schema))
 
 
 def with_owners(connection: sa.Connection, backend: Backend) -> Backend:

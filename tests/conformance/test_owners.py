@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from claimjobs.errors import CrossedFork
+from claimjobs.table.backend import inspect_table
 from claimjobs.table.definitions import FIRST_OWNER, OWNER_TABLE, article_table
 from tests.backends import Backend, Clock
 from tests.conformance.jobs import jobs, names
@@ -180,6 +181,7 @@ FORKS = """
 import os, sys
 from claimjobs import Queue
 from claimjobs.errors import CrossedFork
+from claimjobs.table.backend import inspect_table
 
 queue = Queue({url!r})
 batch = queue.claim(1)
@@ -319,3 +321,15 @@ def test_giving_back_leaves_the_owners_of_other_tables_alone(
     batch.settle()
     assert batch.lost == ()
     assert elsewhere.owner_id in owners(backend)
+
+
+@pytest.mark.one_server("what a process keeps is kept by Python, whatever the server is")
+def test_what_queues_share_is_described_once(backend: Backend) -> None:
+    """So a statement about it is compiled once for all Queues of an engine."""
+    backend.make()
+    first, second = (inspect_table(backend.engine, "jobs", per_batch=True) for _ in range(2))
+    assert first.owners is second.owners
+    assert first.queues is second.queues
+    assert first.roles.claim_rows is not None
+    assert second.roles.claim_rows is not None
+    assert first.roles.claim_rows.table is second.roles.claim_rows.table
