@@ -272,7 +272,7 @@ def _live(queue: Queue) -> None:
     hand = hold_of(queue)
     hand.owner.row.beat()
     hand.owner._reclaim_dead()
-    works = {queue._consumer.plans.plan(None).work}
+    works = {queue._consumer.plans.plan(None).has_work}
     sleeper = hand.owner.sleeper
 
     with hand._connector.idle() as idle:
