@@ -56,8 +56,8 @@ def test_setup_tables_takes_a_url_before_its_name(anywhere: Backend) -> None:
 def test_options_that_are_a_commands_own_have_its_name_in_their_variable(three: Backend) -> None:
     env = {"CLAIMJOBS_URL": three.url, "CLAIMJOBS_TABLE": "one", "CLAIMJOBS_STATUS_JSON": "1"}
     assert json.loads(claimjobs("status", env=env).out)["table"] == "one"
-    env = {"CLAIMJOBS_URL": three.url, "CLAIMJOBS_TABLE": "one", "CLAIMJOBS_DEAD_RETRY_LIMIT": "zero"}
-    ended = claimjobs("dead", "retry", "--all", env=env)
+    env = {"CLAIMJOBS_URL": three.url, "CLAIMJOBS_TABLE": "one", "CLAIMJOBS_LIST_LIMIT": "zero"}
+    ended = claimjobs("list", env=env)
     assert (ended.code, "'--limit'" in ended.err) == (exits.USAGE, True)
 
 

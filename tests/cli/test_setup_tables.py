@@ -352,7 +352,7 @@ def test_what_was_made_is_told_before_an_error(anywhere: Backend) -> None:
 def test_what_cannot_be_added_is_told_with_what_can() -> None:
     ended = claimjobs("setup-tables", "--add", "colour")
     assert ended.code == exits.USAGE
-    assert "'colour' cannot be added: give some of owner_id, status" in ended.err
+    assert "'colour' cannot be added: give some of status, owner_id" in ended.err
     assert claimjobs("setup-tables", "--add", "run_at", "--recreate").code == exits.USAGE
 
 
