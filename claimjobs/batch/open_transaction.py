@@ -143,7 +143,7 @@ class OpenTransaction(Connector):
         """The transaction holds these jobs, until it ends."""
         self.batch = BatchTransaction(self, claimed)
         if claimed.jobs and self._connection is not None:
-            self._connection.info[HELD] = self._backend.roles.name, {job.key for job in claimed.jobs}
+            self._connection.info[HELD] = self._backend.roles.name, claimed.jobs
 
     def listen(self) -> None:
         """Set the savepoint of a job before its first statement, until the transaction ends. A handler may have kept

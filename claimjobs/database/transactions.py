@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Collection, Iterator
+from collections.abc import Iterator
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
@@ -21,8 +21,8 @@ IN_UTC: Final = "claimjobs_in_utc"
 """The key of a connection's `info` that says whether its session is in UTC: that of a connection of our own, or of any
 one in a block of `in_utc`."""
 HELD: Final = "claimjobs_held"
-"""The key of a connection's `info` with the jobs that its open transaction holds: the name of their table, and their
-keys. Their rows do not say that they are claimed."""
+"""The key of a connection's `info` with the name of a table and those of its jobs that the open transaction holds.
+Their rows do not say that they are claimed."""
 
 TAKEN = "give a Connection or a Session of SQLAlchemy (`enqueue` without one commits by itself)"
 ASYNC = "await `Queue.aenqueue`, or call this in `await {0}.run_sync(lambda sync: ...)`, with `sync` in place of `{0}`"
@@ -120,10 +120,10 @@ def _with_zone_switched(connection: sa.Connection, dialect: Dialect) -> Iterator
         info[IN_UTC] = False
 
 
-def held_in(connection: sa.Connection, table: str) -> Collection[Any]:
+def held_in(connection: sa.Connection, table: str) -> set[Any]:
     """The keys of the jobs of this table that the open transaction of this connection holds."""
-    held_of, keys = connection.info.get(HELD, (None, ()))
-    return keys if held_of == table else ()
+    held_of, jobs = connection.info.get(HELD, (None, ()))
+    return {job.key for job in jobs} if held_of == table else set()
 
 
 def isolation_of(connection: sa.Connection) -> str | None:

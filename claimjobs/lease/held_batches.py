@@ -64,8 +64,9 @@ class HeldBatches:
         """
         if not claimed.jobs:
             return
-        keys = {job.key for job in claimed.jobs}
-        for other in self.of_owner(claimed.owner):
+        others = self.of_owner(claimed.owner)
+        keys = {job.key for job in claimed.jobs} if others else set()  # mostly there are none
+        for other in others:
             jobs = other.claimed.jobs
             for job in [job for job in jobs if job.key in keys]:
                 job.is_lost = True
