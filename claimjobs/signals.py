@@ -79,6 +79,7 @@ def allow_cancel() -> None:
 def refuse_cancel() -> None:
     """Let `cancel` do nothing from now on. Call it in the main thread."""
     handle(CANCEL_SIGNAL, lambda _number: None)
+    _shield.pending = False  # one that an error in a shielded block has left
 
 
 def cancel() -> None:

@@ -26,6 +26,7 @@ from claimjobs.report import Report
 from claimjobs.settle.failures import Failures
 from claimjobs.settle.outcomes import Outcomes
 from claimjobs.settle.settler import Settler
+from claimjobs.signals import shielded
 from claimjobs.statements.find import ends
 from claimjobs.statements.owners import paused
 from claimjobs.table.backend import Backend
@@ -204,13 +205,17 @@ class Hold(ABC):
 
     def _close_alone(self) -> None:
         """Close, after the claim of another thread has ended. An outage may keep that one for long."""
-        is_alone = self._one_at_a_time.acquire(timeout=self._context.liveness.lease)
-        try:
-            self._close()
-        finally:
-            self._closed = True
-            if is_alone:
-                self._one_at_a_time.release()
+        is_alone = False
+        with shielded():  # `Cancelled` would leave the lock taken
+            try:
+                is_alone = self._one_at_a_time.acquire(timeout=self._context.liveness.lease)
+            finally:  # also after Ctrl-C in this wait: nobody closes it again
+                try:
+                    self._close()
+                finally:
+                    self._closed = True
+                    if is_alone:
+                        self._one_at_a_time.release()
 
     @abstractmethod
     def _close(self) -> None: ...

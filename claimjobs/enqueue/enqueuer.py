@@ -285,7 +285,8 @@ class Insert:
         """The error of a commit that a deferred constraint refuses. Which row it is about is not known: all are undone.
         Other errors are raised.
         """
-        self._raise_unless_of_a_row(error)
+        if not self._is_of_a_row(error):
+            raise error
         return BadRow(NO_ROW, reason(error))
 
     def _bad_row(self, chunk: Chunk, refusal: Exception) -> BadRow:

@@ -78,9 +78,9 @@ class LeaseHold(Hold):
         """Claim up to `size` jobs for this owner, and commit."""
         self._reaper.report()
         with self._alone():
-            if self._control.expired or self._closed:
+            if self._control.expired:
                 return NOTHING
-            if not self._may_claim():
+            if self._closed or not self._may_claim():
                 return LATER
             claimed = self._claim_until_over(self._connector, size, plan)
             raise_delayed()  # nobody would get what is added now
@@ -202,8 +202,8 @@ class LeaseHold(Hold):
         next_claim = NOTHING
         with self._one_settle(claimed, outcomes):
             gone = self._forget_lost(claimed, outcomes)
+            self._report.lost += len(gone)
             if not outcomes:
-                self._report.lost += len(gone)
                 return gone
             if outcomes.gives_back:
                 self.restart_from_head()
@@ -213,7 +213,6 @@ class LeaseHold(Hold):
                 parts = self._settling.write_in_parts(claimed.owner, outcomes)
                 unsettled = self._settling.make_failed(claimed.owner, outcomes, parts.unwritten, parts=parts)
             lost = self._record_settle(outcomes, claimed, unsettled) | gone
-            self._report.lost += len(gone)
             next_claim = self._add_held(next_claim)
         if next_claim.jobs and self._control.expired:
             self.release_held()
@@ -441,6 +440,8 @@ class LeaseHold(Hold):
         if self._process != os.getpid():
             return 0
         with self._one_at_a_time:
+            if self._closed:
+                return 0
             jobs = self._release_all(but=self._settling.stuck)
             self._report.released += jobs
         self._note_held()
@@ -455,12 +456,18 @@ class LeaseHold(Hold):
         self.held.clear()
         return len(keys)
 
+    def _close_alone(self) -> None:
+        try:
+            with contextlib.suppress(sa.exc.SQLAlchemyError, ClaimjobsError):
+                self._reaper.report()  # it calls hooks, which may claim or settle
+        finally:
+            super()._close_alone()
+
     def _close(self) -> None:
         self.owner.stop()
         try:
             # At the end of the interpreter there may be no server. Then others reclaim the jobs.
             with contextlib.suppress(sa.exc.SQLAlchemyError, ClaimjobsError):
-                self._reaper.report()
                 self._release_all(patience=1)
                 self.owner.row.leave()
         finally:

@@ -20,7 +20,7 @@ from claimjobs.batch.claim_plan import ClaimPlan
 from claimjobs.batch.hold import Following, Hold, HoldContext
 from claimjobs.batch.open_transaction import BatchTransaction, HandlerWrites, IsolatingSettle, OpenTransaction
 from claimjobs.claim.record import record_of
-from claimjobs.claim.strategy import NOTHING, ClaimRequest, ClaimResult
+from claimjobs.claim.strategy import LATER, NOTHING, ClaimRequest, ClaimResult
 from claimjobs.database.connection import Connector
 from claimjobs.database.error_translation import reason
 from claimjobs.dialects import Key
@@ -74,7 +74,7 @@ class TransactionHold(Hold):
         transaction = self._take()
         try:
             with self._one_at_a_time:
-                claimed = NOTHING if self._closed else self._claim_until_over(transaction, size, plan)
+                claimed = LATER if self._closed else self._claim_until_over(transaction, size, plan)
                 transaction.hold(claimed)
         except BaseException:
             self._give_back(transaction)

@@ -283,6 +283,8 @@ class Consumer:
 
     def close(self) -> None:
         """Close the connections. The hold is made again when it is needed again."""
-        while self._finalizers:
-            self._finalizers.pop()()
-        self.made_hold = None
+        try:
+            while self._finalizers:
+                self._finalizers.pop()()
+        finally:
+            self.made_hold = None  # also after Ctrl-C: a hold that is closed claims nothing

@@ -6,6 +6,7 @@ import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
@@ -51,13 +52,43 @@ def test_a_claim_that_comes_too_late_claims_nothing_and_opens_no_connection(
         assert begun.wait(DEADLINE)
         queue.close()
         closed.set()
-        assert len(future.result(DEADLINE)) == 0
+        batch = future.result(DEADLINE)
+        assert (len(batch), batch.contended) == (0, True), "no drain takes that for the end of the queue"
     assert backend.locked() == 0
     assert {row["status"] for row in backend.rows()} == {"unclaimed"}
     assert queue.stats().owners == ()
     with queue.claim() as batch:
         batch.done()
     assert queue.report.done == 3, "the Queue can be used again"
+
+
+@HOLDS
+@pytest.mark.parametrize("where", ["while it waits for a claim", "while it closes"])
+def test_a_close_that_is_interrupted_leaves_no_owner_and_the_queue_can_be_used_again(
+    backend: Backend, kind: dict[str, Any], where: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    queue = queue_of(backend, kind)
+    hold, batch = queue._consumer.hold, queue.claim(2)
+    close = hold._close
+
+    def interrupt(*_: Any, **__: Any) -> Any:
+        raise KeyboardInterrupt
+
+    def closed_and_interrupted() -> None:
+        close()
+        raise KeyboardInterrupt
+
+    if where == "while it closes":
+        monkeypatch.setattr(hold, "_close", closed_and_interrupted)
+    else:
+        monkeypatch.setattr(hold, "_one_at_a_time", Mock(acquire=interrupt))
+    with pytest.raises(KeyboardInterrupt):
+        queue.close()
+    assert (len(batch), backend.locked(), queue.stats().owners) == (2, 0, ())
+    assert {row["status"] for row in backend.rows()} == {"unclaimed"}
+    with queue.claim() as again:
+        again.done()
+    assert queue.report.done == 3
 
 
 @HOLDS

@@ -210,6 +210,20 @@ def test_what_only_the_commit_refuses_is_told_as_a_bad_row_without_its_number(
     assert queue.enqueue(rows, unique=unique) == 2
 
 
+def test_what_a_server_cannot_do_at_the_commit_is_no_bad_row(backend: Backend) -> None:
+    backend.requires("deferred constraints")
+    queue = backend.queue()
+    full = "BEGIN RAISE EXCEPTION 'no room' USING ERRCODE = '53100'; END"
+    backend.run(f"CREATE FUNCTION full_disk() RETURNS trigger LANGUAGE plpgsql AS $${full}$$")
+    backend.run(
+        "CREATE CONSTRAINT TRIGGER later AFTER INSERT ON jobs DEFERRABLE INITIALLY DEFERRED "
+        "FOR EACH ROW EXECUTE FUNCTION full_disk()"
+    )
+    with pytest.raises(sa.exc.DBAPIError, match="no room"):
+        queue.enqueue({"d": "a", "e": "b"})
+    assert there(backend) == []
+
+
 def test_jobs_that_came_before_a_claim_and_after_it_are_both_found(backend: Backend) -> None:
     queue = backend.queue()
     queue.enqueue({"d": "a", "e": ""})

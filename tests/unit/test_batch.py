@@ -16,7 +16,7 @@ from claimjobs.claim.strategy import ClaimResult
 from claimjobs.errors import BatchMisused, ColumnMissing
 from claimjobs.settle.failures import Failures, Hooks
 from claimjobs.settle.outcomes import Outcomes
-from claimjobs.signals import Cancelled, cancel_here, shielded
+from claimjobs.signals import CANCEL_SIGNAL, Cancelled, cancel_here, on_signals, refuse_cancel, shielded
 from claimjobs.table.roles import roles_of
 
 ROLES = roles_of(job_table("emails", sa.MetaData(), sa.Column("address", sa.String(100))))
@@ -92,6 +92,15 @@ def test_what_is_committed_when_the_process_is_cancelled_is_noted_and_reported()
     with pytest.raises(Cancelled):
         batch.settle()
     assert (batch.settled, batch.lost, dead) == (True, batch.jobs, [(1, "broken")])
+
+
+def test_what_an_error_has_kept_back_does_not_interrupt_a_process_that_closes() -> None:
+    with pytest.raises(TypeError), shielded():
+        len(cancel_here())  # type: ignore[arg-type, func-returns-value]
+    with on_signals(lambda _number: None, CANCEL_SIGNAL):
+        refuse_cancel()
+        with shielded():
+            pass
 
 
 def test_it_settles_once_when_the_block_is_left() -> None:
