@@ -11,6 +11,13 @@ from claimjobs.dialects.postgres.dialect import Postgres
 from claimjobs.dialects.sessions import Listener, Lock
 
 DIALECTS: dict[str, type[Dialect]] = {"postgresql": Postgres, "mysql": MySQL, "mariadb": MariaDB}
+DRIVERS = {
+    "mysql": "mysql+pymysql",
+    "mariadb": "mariadb+pymysql",
+    "postgres": "postgresql+psycopg",
+    "postgresql": "postgresql+psycopg",
+}
+"""The drivers for URLs that name none."""
 
 
 def dialect_of(connection: sa.Connection) -> Dialect:
@@ -33,6 +40,7 @@ def dialect_named_by(bind: sa.Engine | sa.Connection) -> Dialect:
 
 __all__ = [
     "DIALECTS",
+    "DRIVERS",
     "Dialect",
     "Key",
     "Lexis",

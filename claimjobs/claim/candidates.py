@@ -77,11 +77,8 @@ class CandidateFinder(CursorStatement[sa.Select[Any]]):
         if order is None:
             return None
         given = {**request.find_parameters, "claimjobs_skipped": request.limit - 1}
-        rows, skipped = (
-            self.form_for(request).subquery("candidate"),
-            sa.bindparam("claimjobs_skipped", type_=sa.Integer),
-        )
-        last = sa.select(rows).offset(skipped).limit(sa.literal_column("1"))
+        candidates, skipped = self.form_for(request), sa.bindparam("claimjobs_skipped", type_=sa.Integer)
+        last = sa.select(candidates.subquery("candidate")).offset(skipped).limit(sa.literal_column("1"))
         row = connection.execute(last, given).first()
         if row is None:
             return None

@@ -12,7 +12,7 @@ import sqlalchemy as sa
 
 from claimjobs.database.error_translation import raised_as_sqlalchemy_does, reason
 from claimjobs.database.masking import is_secret, masked
-from claimjobs.dialects import DIALECTS, Dialect, dialect_named_by, dialect_of
+from claimjobs.dialects import DIALECTS, DRIVERS, Dialect, dialect_named_by, dialect_of
 from claimjobs.dialects import error_codes as kinds
 from claimjobs.dialects.error_codes import READ_ONLY
 from claimjobs.errors import (
@@ -25,14 +25,6 @@ from claimjobs.errors import (
     UnknownDatabase,
     setting_unfit,
 )
-
-DRIVERS = {
-    "mysql": "mysql+pymysql",
-    "mariadb": "mariadb+pymysql",
-    "postgres": "postgresql+psycopg",
-    "postgresql": "postgresql+psycopg",
-}
-"""The drivers for URLs that name none."""
 
 CONNECT_SECONDS = 5
 """How long connecting may take, including the server's greeting, if the URL does not say."""
@@ -69,7 +61,8 @@ def engine_of(bind: str | sa.URL | sa.Engine, *, connect_seconds: int = CONNECT_
     Raises UnknownDatabase.
     """
     if (of_asyncio := getattr(bind, "sync_engine", None)) is not None:  # its driver needs a running event loop
-        bind = sa.URL.set(of_asyncio.url, drivername=DRIVERS.get(of_asyncio.dialect.name, of_asyncio.url.drivername))
+        named: sa.URL = of_asyncio.url
+        bind = named.set(drivername=DRIVERS.get(named.get_backend_name(), named.drivername))
     if isinstance(bind, sa.Engine):
         _require_known(bind.dialect.name, bind.dialect.driver + (" (async)" if bind.dialect.is_async else ""))
         return bind

@@ -213,14 +213,14 @@ def test_what_only_the_commit_refuses_is_told_as_a_bad_row_without_its_number(
 def test_what_a_server_cannot_do_at_the_commit_is_no_bad_row(backend: Backend) -> None:
     backend.requires("deferred constraints")
     queue = backend.queue()
-    full = "BEGIN RAISE EXCEPTION 'no room' USING ERRCODE = '53100'; END"
+    full = "BEGIN RAISE EXCEPTION 'no room' USING ERRCODE = '58030'; END"
     backend.run(f"CREATE FUNCTION full_disk() RETURNS trigger LANGUAGE plpgsql AS $${full}$$")
     backend.run(
         "CREATE CONSTRAINT TRIGGER later AFTER INSERT ON jobs DEFERRABLE INITIALLY DEFERRED "
         "FOR EACH ROW EXECUTE FUNCTION full_disk()"
     )
     with pytest.raises(sa.exc.DBAPIError, match="no room"):
-        queue.enqueue({"d": "a", "e": "b"})
+        queue.enqueue([{"d": "a", "e": "b"}] * 2)
     assert there(backend) == []
 
 
