@@ -5,13 +5,11 @@ from __future__ import annotations
 import io
 import logging
 import os
-import re
-import shlex
 import sys
 import traceback
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from typing import IO, Any, Final
+from typing import IO, Any
 
 import click
 
@@ -23,12 +21,7 @@ from claimjobs.log_records import JsonFormatter
 # Keys of `meta`, which all contexts of a command line share.
 URLS = "claimjobs.urls"
 """The given URLs, whose secrets are in no message."""
-GIVEN = "claimjobs.given"
-"""The options that describe the queue, and the value of each, if it is no flag."""
 LOG_FORMAT = "claimjobs.log_format"
-
-QUOTED: Final = re.compile(r"`claimjobs (?!upgrade-tables|--)([^`]+)`")
-"""A command in a message that works on one queue."""
 
 # --- the streams ---------------------------------------------------------------------------------------------
 
@@ -125,22 +118,13 @@ def say(message: str, error: BaseException | None = None, *, verbose: bool = Fal
 
 
 def log_to(handler: logging.Handler) -> None:
-    """Write the records of all loggers by this handler alone. The commands in them name the queue of this command."""
-    handler.addFilter(_complete)
+    """Write the records of all loggers by this handler alone."""
     logging.basicConfig(level=logging.INFO, handlers=[handler], force=True)
-
-
-def _complete(record: logging.LogRecord) -> bool:
-    if record.name.startswith("claimjobs"):
-        record.msg, record.args = completed(record.getMessage()), ()
-        if isinstance(error := vars(record).get("error"), str):
-            vars(record)["error"] = completed(error)
-    return True
 
 
 class _Saying(logging.Handler):
     def emit(self, record: logging.LogRecord) -> None:
-        say(completed(record.getMessage()))
+        say(record.getMessage())
 
 
 @contextmanager
@@ -155,19 +139,6 @@ def log_as_messages() -> Iterator[None]:
 
 
 # --- words ---------------------------------------------------------------------------------------------------
-
-
-def command(words: str) -> str:
-    """A command line in backquotes that works on the queue of this command: `claimjobs resume --table emails`."""
-    context = click.get_current_context(silent=True)
-    given: Mapping[str, Sequence[str]] = {} if context is None else context.meta.get(GIVEN, {})
-    more = [word for option, value in given.items() if option not in words.split() for word in (option, *value)]
-    return f"`{' '.join(['claimjobs', words, *map(shlex.quote, more)])}`"
-
-
-def completed(message: str) -> str:
-    """A message of the library, which does not know the options that describe the queue: its commands get them."""
-    return QUOTED.sub(lambda found: command(found[1]), message)
 
 
 def number(count: int, thing: str) -> str:

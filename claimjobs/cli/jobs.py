@@ -15,7 +15,7 @@ import sqlalchemy as sa
 
 from claimjobs.admin.stored_jobs import StoredJob
 from claimjobs.cli import exits
-from claimjobs.cli.console import ask, command, data, need_yes, number, on_terminal, say
+from claimjobs.cli.console import ask, data, need_yes, number, on_terminal, say
 from claimjobs.cli.options import AT_LEAST_1, options_before, with_options
 from claimjobs.cli.queue_options import Target, queue_options
 from claimjobs.cli.values import value_for
@@ -225,8 +225,8 @@ def _end(context: click.Context, counted: dict[str, int], missing: list[Any], *,
     data(json.dumps(counted) if as_json else next(iter(counted.values())))
     if missing:
         which = ", ".join(map(key_in_message, missing))
-        waits = f"{command('cancel')} makes one dead that waits"
-        say(f"no dead job: {which}: {command('list --state dead')} shows which are, and {waits}")
+        waits = "`claimjobs cancel` makes one dead that waits"
+        say(f"no dead job: {which}: `claimjobs list --state dead` shows which are, and {waits}")
         context.exit(exits.INPUT)
 
 

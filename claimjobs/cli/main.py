@@ -11,7 +11,7 @@ import click
 
 from claimjobs import __version__, errors
 from claimjobs.cli import exits
-from claimjobs.cli.console import URLS, completed, give_up_output, prepare_streams, say
+from claimjobs.cli.console import URLS, give_up_output, prepare_streams, say
 from claimjobs.cli.options import options_before, with_variables
 from claimjobs.database.masking import masked
 from claimjobs.key_text import visible
@@ -95,7 +95,7 @@ class Commands(click.Group):
         except (click.Abort, click.exceptions.Exit, BrokenPipeError):
             raise
         except (Exception, KeyboardInterrupt) as error:
-            say(completed(message(error)), error, verbose=ctx.params["verbose"])
+            say(message(error), error, verbose=ctx.params["verbose"])
             ctx.exit(exit_code(error))
 
 

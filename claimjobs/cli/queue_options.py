@@ -6,21 +6,18 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import wraps
-from typing import Any, Final
+from typing import Any
 
 import click
 import sqlalchemy as sa
 
-from claimjobs.cli.console import GIVEN, say
+from claimjobs.cli.console import say
 from claimjobs.cli.options import CLAIMING, DESCRIBING, NOTED, URL, AnyCommand, AnyOption, with_options
 from claimjobs.database.connect import engine_of
 from claimjobs.embedded.server import database_url
 from claimjobs.options import Retry
 from claimjobs.queue.map_file import Described, described_in, per_key_of, queue_of
 from claimjobs.queue.queue import Queue
-
-NAMING: Final = ("table", "map", "hold", "claims", "side_car", "per_key")
-"""The options that a command in a message repeats, because it is about the same queue."""
 
 
 @dataclass(frozen=True)
@@ -62,11 +59,6 @@ def _target(context: click.Context) -> Target:
     # A flag whose variable is 0 is False, which says no more than that it is not given.
     noted = context.meta[NOTED].items()
     given = {name: value for name, value in noted if value is not False and value not in (None, ())}
-    context.meta[GIVEN] = {
-        f"--{name.replace('_', '-')}": () if given[name] is True else (str(given[name]),)
-        for name in NAMING
-        if name in given
-    }
     url, map_file, table = given.pop("url", None), given.pop("map", None), given.get("table")
     if table is not None and not (table.isprintable() and all(part.strip() for part in table.split("."))):
         raise click.BadParameter(f"{table!r} is no name of a table: give NAME or SCHEMA.NAME", param_hint="--table")

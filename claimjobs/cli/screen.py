@@ -17,7 +17,7 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from claimjobs.cli.console import completed, data, log_to, number, show
+from claimjobs.cli.console import data, log_to, number, show
 from claimjobs.instants import age
 from claimjobs.key_text import visible
 from claimjobs.log_events import FAILURES_COUNTED, JOB_DEAD, JOB_RETRY, PROGRESS
@@ -211,7 +211,7 @@ def summary_lines(
             line += f", the next at {at:%Y-%m-%d %H:%M:%S}"
         lines.append(f"{line}; --drain-retries waits for them" if drains else line)
     if summary.gave_up is not None:
-        lines.append(f"gave up: {completed(summary.gave_up)}")
+        lines.append(f"gave up: {summary.gave_up}")
     return lines
 
 

@@ -65,7 +65,7 @@ def test_options_that_are_a_commands_own_have_its_name_in_their_variable(three: 
 def test_a_flag_that_its_variable_switches_off_is_not_given(three: Backend, value: str) -> None:
     env = {"CLAIMJOBS_URL": three.url, "CLAIMJOBS_TABLE": "one", "CLAIMJOBS_SIDE_CAR": value}
     ended = claimjobs("pause", env=env)
-    assert ended == Ended(exits.OK, "one is paused: `claimjobs resume --table one` ends that\n", "")
+    assert ended == Ended(exits.OK, "one is paused: `claimjobs resume` ends that\n", "")
     flags = {f"CLAIMJOBS_EXPLAIN_{name}": value for name in ("PER_KEY_IN_ORDER", "ANY_ORDER")}
     ended = claimjobs("explain", "--order-by", "id", env={**env, **flags})
     assert (ended.code in (exits.OK, exits.WARNINGS), ended.err) == (True, "")
