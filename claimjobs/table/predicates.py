@@ -54,9 +54,7 @@ def _compiled(enclosed: Enclosed, compiler: Any, **options: Any) -> str:
 
 def _check(text: str, lexis: Lexis, what: str) -> None:
     if flaw := lexis.flaw(text):
-        raise BadPredicate(
-            f"the {what} is not one whole expression ({flaw}): check its quotes, comments and parentheses"
-        )
+        raise BadPredicate(f"the {what} is not one whole expression ({flaw}): check its quotes and parentheses")
 
 
 def _checked(expression: Any, lexis: Lexis, what: str) -> Any:
@@ -80,7 +78,7 @@ def predicates_of(where: Where, roles: ColumnRoles, lexis: Lexis) -> tuple[Predi
     if given is None:
         return ()
     if isinstance(given, str):
-        given = sa.literal_column(f"{given}\n", sa.Boolean)  # the line break lets it end in a comment
+        given = sa.literal_column(given, sa.Boolean)
     elif not isinstance(given, sa.ClauseElement):
         raise not_understood(f"{given!r} is no expression: give SQL as text, or an expression over the table's columns")
     # Parentheses around it, because an OR in a text would change the conditions beside it.

@@ -106,13 +106,11 @@ class MySQL(Dialect):
     # error of the row, or another unique key, for the duplicate.
 
     # A backslash escapes a quote unless sql_mode contains NO_BACKSLASH_ESCAPES: a text must be whole either way. `#`
-    # begins a comment, `--` only before a space, comments do not nest, and one that begins with `!` is executed.
+    # begins a comment, `--` only before a space or at the end.
     lexis = Lexis(
         quoted=r"""'(?:[^'\\]|\\.|'')*+'|"(?:[^"\\]|\\.|"")*+"|`(?:[^`]|``)*+`""",
         opening="['\"`]",
-        comment=r"(?:\#|--(?=[\x00-\x20\x7f]))[^\n]*+(?P<end>\n)?",
-        nests_comments=False,
-        runs_comments=True,
+        comment=r"\#|--(?=[\x00-\x20\x7f]|\Z)|/\*",
         quoted_without_escapes=rf"{STANDARD_QUOTES}|`(?:[^`]|``)*+`",
     )
 

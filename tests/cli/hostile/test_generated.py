@@ -94,7 +94,7 @@ def test_urls(text: str) -> None:
 @given(SQL)
 @pytest.mark.parametrize("name", DIALECTS)
 def test_predicates(name: str, text: str) -> None:
-    """What is one whole expression is so in parentheses, too, and beside another one; it ends no comment of ours."""
+    """What is one whole expression is so in parentheses, too, and beside another one."""
     lexis = DIALECTS[name].lexis
     if lexis.flaw(f"{text}\n") is None:
         assert lexis.flaw(f"({text}\n)") is None
