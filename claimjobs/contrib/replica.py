@@ -28,7 +28,7 @@ from claimjobs.dialects import Key
 from claimjobs.dialects.types import Instant, database_now
 from claimjobs.errors import ClaimjobsError, CrossedFork, ServerUnreachable
 from claimjobs.job import key_of
-from claimjobs.options import Backoff, Liveness
+from claimjobs.options import Backoff
 from claimjobs.statements import claim_rows
 from claimjobs.statements.find import Selection
 from claimjobs.statements.owners import me, of_process, this_process
@@ -37,15 +37,12 @@ from claimjobs.table.backend import Backend
 MOST_LAG: Final = 10.0
 """Seconds. If the replica is further behind, candidates come from the primary."""
 MEASURE_EVERY: Final = 1.0
-"""Seconds between two measurements of the lag; and how long the replica is left after claims in vain."""
-MOST_IN_VAIN: Final = 2
-"""After so many claims in a row that got no job by the replica it is left for a moment. After one alone it is not: a
-claim from the head of the order finds the jobs that this consumer has just done, as long as the replica has them."""
+"""Seconds between two measurements of the lag."""
 LONGEST_CONNECT, LONGEST_READ = 2, 2.0
 """Seconds after which a replica is left that does not answer. Claims and heartbeats wait meanwhile."""
 PAUSES: Final = (1.0, 60.0)
 """Seconds for which a replica is left that failed or lags: the first time, and the longest."""
-LEFT, USED, TAKES_WRITES = "replica_left", "replica_used", "replica_takes_writes"
+LEFT, USED = "replica_left", "replica_used"
 
 log = logging.getLogger("claimjobs.replica")
 
@@ -53,9 +50,9 @@ log = logging.getLogger("claimjobs.replica")
 class Replica(Locking):
     """A replica of the database for the candidates of one Queue, and whether it can be read at the moment.
 
-    An owner of this process writes heartbeats, which are replicated. So the age of the one that the replica has, less
-    the time between two of them, is how far it is behind at least. If the replica lacks the owner, it is behind since
-    the owner registered, or replicates another database. All times are the primary's.
+    An owner of this process writes heartbeats, which are replicated. If the replica lacks the last one, it is behind
+    since the one that it has. If it lacks the owner, it is behind since the owner registered, or replicates another
+    database. All times are the primary's.
     """
 
     holds = ("lease",)
@@ -69,8 +66,7 @@ class Replica(Locking):
         self._one_at_a_time = threading.Lock()
         self._pauses = Backoff(*PAUSES)
         self._measure_at = self._back_at = 0.0
-        self._is_left = self._was_checked = False
-        self._in_vain = 0
+        self._is_left = False
 
     def locks(self, backend: Backend, selection: Selection, known: Sequence[str] = ()) -> JobLocks:
         return FindOnReplica(backend, selection, self, known)
@@ -90,7 +86,7 @@ class Replica(Locking):
                 # The first owner that this process registered for the table and that lives, and the database's time.
                 # An error of the primary is the claim's: it must not be taken for one of the replica.
                 owners = backend.owners
-                columns = (owners.c.id, owners.c.started, owners.c.beat, owners.c.lease, database_now().label("now"))
+                columns = (owners.c.id, owners.c.started, owners.c.beat, database_now().label("now"))
                 here = sa.and_(
                     owners.c.claims == backend.roles.recorded_as, of_process(owners), owners.c.died.is_(None)
                 )
@@ -112,13 +108,6 @@ class Replica(Locking):
             self.reads += 1
         return found
 
-    def note_claim(self, jobs: int) -> None:
-        """Note how many jobs a claim got by candidates from here. After some that got none it is left for a moment."""
-        self._in_vain = 0 if jobs else self._in_vain + 1
-        if self._in_vain >= MOST_IN_VAIN:
-            self._in_vain = 0
-            self._back_at = time.monotonic() + MEASURE_EVERY
-
     def close(self) -> None:
         if self._process == os.getpid():  # the parent of a forked process still uses it
             with self._one_at_a_time:
@@ -131,11 +120,13 @@ class Replica(Locking):
         owners = backend.owners
         same = sa.and_(me(owners), owners.c.started == sa.bindparam("claimjobs_started", type_=Instant))
         parameters = {"claimjobs_me": owner.id, "claimjobs_started": owner.started}
-        beat = self._read(backend, sa.select(owners.c.beat, owners.c.asleep).where(same), parameters)
+        shown = self._read(backend, sa.select(owners.c.beat).where(same), parameters)
         self._measure_at = time.monotonic() + MEASURE_EVERY
-        if (lag := lag_of(owner, beat)) <= MOST_LAG:
+        newest = shown[0].beat if shown else owner.started
+        lag = (owner.now - newest).total_seconds()
+        if lag <= MOST_LAG or (shown and newest >= owner.beat):
             return None
-        return f"it is {lag:.0f} s behind" if beat else "it does not replicate this database, or is far behind"
+        return f"it is {lag:.0f} s behind" if shown else "it does not replicate this database, or is far behind"
 
     def _read(self, backend: Backend, query: sa.Select[Any], parameters: Mapping[str, Any]) -> Sequence[sa.Row[Any]]:
         sessions = backend.dialect.sessions
@@ -145,11 +136,6 @@ class Replica(Locking):
                 connection.execution_options(isolation_level="AUTOCOMMIT")
                 with connection.begin():  # it reads instants as the primary's sessions do
                     connection.execute(sessions.to_utc, {"local": False}).close()
-                    is_read_only = self._was_checked or bool(connection.scalar(sessions.read_only))
-            self._was_checked = True
-            if not is_read_only:
-                says = "they come from a server that takes writes: let the replica be read-only"
-                self._tell(backend, TAKES_WRITES, says)
         with not_longer_than(LONGEST_READ, sessions.break_connection, self._connection), self._connection.begin():
             return self._connection.execute(query, parameters).all()
 
@@ -191,7 +177,6 @@ class FindOnReplica(FindThenLock):
                     given = {"claimjobs_keys": some, **self._open.range_of(some)}
                     taken.update(map(key_of, connection.execute(self._open_now, given)))
             claimed = self.lock_candidates(connection, rows, request, marked, taken=taken)
-            self._replica.note_claim(len(claimed.jobs))
             if claimed.jobs:
                 return claimed
         return super().lock(connection, request, marked)
@@ -202,18 +187,6 @@ class FindOnReplica(FindThenLock):
             given = {"claimjobs_keys": keys, **self._open.range_of(keys)}
             phases.insert(1, Phase("read claim rows", self._open_now, given))
         return phases
-
-
-def lag_of(owner: sa.Row[Any], shown: Sequence[Sequence[Any]]) -> float:
-    """For how many seconds the replica is behind at least. `owner`: its row on the primary. `shown`: on the replica."""
-    if not shown:
-        return float((owner.now - owner.started).total_seconds())
-    [[newest, asleep]] = shown
-    if newest >= owner.beat:
-        return 0.0
-    liveness = Liveness(lease=owner.lease)
-    behind: float = (owner.now - newest).total_seconds() - (liveness.beat if asleep is None else liveness.idle_beat)
-    return max(0.0, behind)
 
 
 @contextlib.contextmanager

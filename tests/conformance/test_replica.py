@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterator
-from datetime import UTC, datetime, timedelta
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -13,7 +11,7 @@ import sqlalchemy as sa
 
 from claimjobs import Queue, make, tables_for
 from claimjobs.contrib import replica as module
-from claimjobs.contrib.replica import LEFT, TAKES_WRITES, USED, Replica, lag_of
+from claimjobs.contrib.replica import LEFT, USED, Replica
 from claimjobs.errors import CrossedFork
 from claimjobs.options import Liveness
 from servers.errors import Unavailable
@@ -175,24 +173,6 @@ def test_jobs_of_a_claim_row_that_the_replica_does_not_show_hide_no_others(
     assert sorted([*held, *names(other.claim(30)), *names(queue.claim(30))]) == everything
 
 
-@pytest.mark.thorough("it starts a primary and a replica; `make test` has the main ones")
-def test_after_two_claims_in_vain_the_replica_is_left_for_a_moment(pair: Pair, queue_at: Callable[..., Queue]) -> None:
-    """After one it is not: a claim from the head of the order finds what was just done, as long as it lags.
-
-    Each claim begins at the head here, because an expression gives no cursor.
-    """
-    queue, direct = queue_at(order_by=sa.text("id + 0")), queue_at(candidates=None)
-    queue.enqueue(jobs(2))
-    pair.wait_until_it_follows()
-    pair.cut_off()
-    assert len(done_by(direct)) == 2
-    queue.enqueue(jobs(3))
-    for reads in (1, 2, 2):
-        with queue.claim(1) as batch:
-            batch.done()
-        assert (len(batch), replica_of(queue).reads) == (1, reads)
-
-
 def test_a_replica_that_is_too_far_behind_is_left_and_used_again(
     pair: Pair, queue_at: Callable[..., Queue], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -327,23 +307,11 @@ def test_another_database_with_live_owners_is_left(
         queue = queue_at(candidates=another)
         queue.check()
         queue.enqueue(jobs(5))
-        expected = [TAKES_WRITES, LEFT]
-        wait_for(lambda: (claimed_and_released(queue), events(caplog))[1] == expected, "it is left")
+        wait_for(lambda: (claimed_and_released(queue), events(caplog))[1] == [LEFT], "it is left")
         assert "does not replicate this database" in caplog.records[-1].getMessage()
         assert len(done_by(queue)) == 5
     queue.close()
     other.engine.dispose()
-
-
-def test_the_primary_as_its_own_replica_is_said_once(
-    pair: Pair, queue_at: Callable[..., Queue], caplog: pytest.LogCaptureFixture
-) -> None:
-    caplog.set_level(logging.WARNING)
-    queue = queue_at(candidates=pair.primary.url)
-    queue.check()
-    queue.enqueue(jobs(10))
-    assert len(done_by(queue)) == 10
-    assert events(caplog) == [TAKES_WRITES]
 
 
 def test_a_replica_that_a_fork_took_along_is_its_parents(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -368,18 +336,6 @@ def test_a_replica_that_cannot_be_read_is_left_and_a_transaction_needs_none(
         assert replica_of(queue).left == 1
     with pytest.raises(ValueError, match="locking=Replica needs hold='lease'"):
         queue_at(hold="transaction")
-
-
-@pytest.mark.parametrize(("asleep", "lag"), [(False, 14.0), (True, 0.0)])
-def test_an_owner_that_sleeps_writes_fewer_heartbeats_and_no_lag_is_concluded_from_that(
-    asleep: bool, lag: float
-) -> None:
-    """It was just woken, and the replica does not have its new heartbeat yet."""
-    now = datetime(2026, 11, 24, tzinfo=UTC)
-    before = now - timedelta(seconds=20)
-    owner: Any = SimpleNamespace(started=before, beat=now, now=now, lease=30.0)
-    shown: Any = [(before, before if asleep else None)]
-    assert lag_of(owner, shown) == lag
 
 
 def test_the_parameter_that_was_dropped_names_what_replaces_it(pair: Pair) -> None:
