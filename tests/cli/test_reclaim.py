@@ -139,13 +139,10 @@ def test_an_owner_of_another_table_is_left_alone(anywhere: Backend) -> None:
     assert batch.lost == ()
 
 
-@pytest.mark.parametrize(
-    ("words", "said"), [(("--force",), "--force goes with --owner"), (("--owner", "0"), "0 is not in the range")]
-)
-def test_a_command_line_that_is_wrong(words: tuple[str, ...], said: str) -> None:
-    ended = claimjobs("reclaim", *words)
+def test_a_command_line_that_is_wrong() -> None:
+    ended = claimjobs("reclaim", "--owner", "0")
     assert ended.code == exits.USAGE
-    assert said in ended.err
+    assert "0 is not in the range" in ended.err
 
 
 def test_json_is_one_object(anywhere: Backend) -> None:
