@@ -214,17 +214,14 @@ def test_a_server_that_crashed_is_started_again(data: Path) -> None:
             assert connection.scalar(sa.text("select count(*) from kept")) == 0
 
 
-@pytest.mark.parametrize("name", ["x" * 100, "a,b", "it's here", "ä"])
 @RARE
-def test_a_path_that_a_socket_cannot_have(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
-    folder, elsewhere = make_folder(name), make_folder("sockets")
+def test_a_path_that_a_socket_cannot_have_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = make_folder("x" * 100)
     monkeypatch.setenv("CLAIMJOBS_DATA", str(folder))
-    monkeypatch.setenv("TMPDIR", str(elsewhere))
-    assert claimjobs("setup-tables").code == exits.OK
+    ended = claimjobs("setup-tables")
+    assert (ended.code, "is too long" in ended.err) == (exits.CONNECTION, True), ended.err
     gone(folder)
-    assert list(elsewhere.iterdir()) == []
-    for made in (folder, elsewhere):
-        shutil.rmtree(made.parent)
+    shutil.rmtree(folder.parent)
 
 
 @RARE
