@@ -71,8 +71,10 @@ def test_a_close_that_is_interrupted_leaves_no_owner_and_the_queue_can_be_used_a
     hold, batch = queue._consumer.hold, queue.claim(2)
     close = hold._close
 
-    def interrupt(*_: Any, **__: Any) -> Any:
-        raise KeyboardInterrupt
+    def interrupt(*_: Any, **__: Any) -> bool:
+        if threading.current_thread() is threading.main_thread():
+            raise KeyboardInterrupt
+        return False  # the heartbeat's thread
 
     def closed_and_interrupted() -> None:
         close()
