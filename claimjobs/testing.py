@@ -27,7 +27,7 @@ from claimjobs.job import Job
 from claimjobs.options import SideCar
 from claimjobs.queue.queue import Queue
 from claimjobs.settings import Settings
-from claimjobs.settle.outcomes import OUTCOME_KINDS, JobState
+from claimjobs.settle.outcomes import OUTCOME_KINDS, OutcomeWord
 from claimjobs.signals import Cancelled
 from claimjobs.table.columns import ENDED
 from claimjobs.workers.consumer import BatchObserver, consume
@@ -59,7 +59,7 @@ class JobResult:
     """What became of a job in one run of its handler."""
 
     job: Job
-    state: JobState
+    state: OutcomeWord
     """What became of it."""
     error: str | None = None
     """What is stored as its last error, if it failed."""
@@ -180,7 +180,7 @@ class _Results(BatchObserver):
 
     def settled(self, batch: Batch) -> None:
         outcomes = batch.outcomes
-        states: dict[Key, JobState] = {
+        states: dict[Key, OutcomeWord] = {
             **{key: OUTCOME_KINDS[kind] for kind, keys in outcomes.kinds.items() for key in keys},
             **dict.fromkeys((job.key for job in batch.lost), "lost"),
         }

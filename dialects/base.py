@@ -60,7 +60,7 @@ class Dialect:
     reads_ranges_in_order: ClassVar[bool] = True
     """Ranges of an index that are joined by OR are read as such, in the order of the index."""
     returns_what_it_writes: ClassVar[bool] = False
-    """UPDATE and DELETE both have RETURNING, so a settle learns at once which jobs it reached."""
+    """UPDATE and DELETE both have RETURNING, also in a CTE: one statement can settle a batch and claim the next one."""
     skips_duplicates: ClassVar[bool] = False
     """INSERT can leave out the rows that exist by a given unique key, and no other rows."""
     joins_rows: ClassVar[int] = 0

@@ -23,7 +23,7 @@ FOLDERS: Final = ("claimjobs", "dialects")
 SEAMS: Final = frozenset(
     {
         "claimjobs/options.py",
-        "claimjobs/batch/claim_plan.py",
+        "claimjobs/claim/claim_plan.py",
         "claimjobs/batch/open_transaction.py",
         "claimjobs/claim/record.py",
         "claimjobs/lease/lease_hold.py",

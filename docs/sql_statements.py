@@ -72,7 +72,7 @@ def built(family: str) -> dict[str, Any]:
         "suspects": settle.suspect(
             target, now, {key: settle.Failure("ValueError: ...", wait, 2) for key, wait in ((1, 0.75), (2, 0.6))}
         ),
-        **({} if dialect.returns_what_it_writes else {"still mine": settle.lock_mine(target)}),
+        "still mine": settle.lock_mine(target),
         "enqueue": inserts.insert_rows(roles.table).values(d=sa.bindparam("d"), e=sa.bindparam("e")),
         **_life(roles, dialect),
         **_reclaiming(roles, dialect),
@@ -130,6 +130,10 @@ def _per_key(roles: ColumnRoles, dialect: Dialect, selection: Selection) -> dict
     }
 
 
+def _finish(target: settle.SettleGuard, ours: ClaimRows) -> Any:
+    return settle.and_close(settle.delete(target).returning(*target.roles.key), ours)
+
+
 def _mark(roles: ColumnRoles, dialect: Dialect) -> Any:
     return mark(roles, dialect, database_now(), owner_table())
 
@@ -146,7 +150,7 @@ def _per_batch(by_row: ColumnRoles, dialect: Dialect, now: Any) -> dict[str, Any
         "record": claim_rows.record(ours, owner_table()),
         "open now": claim_rows.open_now(ours),
         **(_in_pipeline(roles, selection, ours) if dialect.pipelines else {}),
-        **({"finish": settle.and_close(settle.delete(target), ours)} if dialect.returns_what_it_writes else {}),
+        **({"finish": _finish(target, ours)} if dialect.returns_what_it_writes else {}),
         "close": claim_rows.close(ours),
         "done": settle.delete(target),
         "locked": claim_rows.locked(ours),
@@ -163,7 +167,7 @@ def _in_pipeline(roles: ColumnRoles, selection: Selection, ours: ClaimRows) -> d
     order, read = keyset_order_of(selection), RowReader(roles, ours.dialect).parts
     assert order is not None  # noqa: S101 - the default order can be entered anywhere
     record = record_of(_backend(roles, ours.dialect))
-    done = settle.and_close(settle.delete(settle.SettleGuard(roles, ours.dialect, record.guard)), ours)
+    done = _finish(settle.SettleGuard(roles, ours.dialect, record.guard), ours)
     return {
         "at once": claim_batch(roles, ours.dialect, selection, order, claim_rows=ours, owners=owner_table(), read=read),
         "turn": claim_rows.settle_and_check(done, ours),
@@ -254,12 +258,12 @@ def _claims(roles: ColumnRoles, dialect: Dialect, selection: Selection, now: Any
     counts = {"count": how_many(find(roles, selection)), "count after": how_many(find(roles, after))}
     if dialect.claims_in_one_statement:
         one = partial(claim, roles, dialect, now=now, owners=owner_table(), read=read)
-        done = settle.delete(settle.SettleGuard(roles, dialect, roles.mine)).cte("claimjobs_settled")
+        done = settle.delete(settle.SettleGuard(roles, dialect, roles.mine)).returning(*roles.key)
         return {
             "claim": one(selection),
             "claim after": one(after),
-            "turn": one(after, settled=done),
-            "turn at head": one(selection, settled=done),
+            "turn": one(after, settled=done.cte("claimjobs_settled")),
+            "turn at head": one(selection, settled=done.cte("claimjobs_settled")),
             **counts,
         }
     marks = {"mark": mark(roles, dialect, now, owner_table())}

@@ -15,7 +15,7 @@ import sqlalchemy as sa
 from claimjobs.admin.pause import read_pause
 from claimjobs.admin.stats import OwnerStats, oldest_of, owners_of
 from claimjobs.admin.stored_jobs import StoredJob, StoredJobs
-from claimjobs.batch.claim_plan import ClaimPlans
+from claimjobs.claim.claim_plan import ClaimPlans
 from claimjobs.database.clock import in_seconds
 from claimjobs.dialects import Key
 from claimjobs.instants import age

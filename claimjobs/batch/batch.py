@@ -372,7 +372,7 @@ class Batch:
                 if self._order:
                     with tracing.span("settle", self._roles.name, len(self._order)):
                         following = self._following if claims_next and error is None else None
-                        lost = self._hold.end(self._claimed, self._outcomes, following)
+                        lost = self._hold.settle(self._claimed, self._outcomes, following)
                         self.lost = tuple(job for job in self._order if job.key in lost) if lost else ()
                 self._mark_settled()
         except BaseException as raised:

@@ -12,9 +12,9 @@ from dataclasses import dataclass
 
 import sqlalchemy as sa
 
-from claimjobs.batch.claim_plan import ClaimPlan, ClaimPlans
 from claimjobs.batch.open_transaction import HandlerWrites
 from claimjobs.claim.candidate_range import CandidateRange
+from claimjobs.claim.claim_plan import ClaimPlan, ClaimPlans
 from claimjobs.claim.strategy import NOTHING, ClaimRequest, ClaimResult
 from claimjobs.control import Control
 from claimjobs.database.connection import Connector
@@ -126,7 +126,7 @@ class Hold(ABC):
             connection.execute(forget)
 
     @abstractmethod
-    def end(self, claimed: ClaimResult, outcomes: Outcomes, following: Following | None = None) -> set[Key]:
+    def settle(self, claimed: ClaimResult, outcomes: Outcomes, following: Following | None = None) -> set[Key]:
         """Write the outcomes of claimed jobs and commit; return the keys of the jobs that this consumer held no longer.
 
         Afterwards `outcomes` are those that were written. `following`: jobs are claimed in the same transaction, by

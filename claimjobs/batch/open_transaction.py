@@ -271,13 +271,13 @@ class BatchTransaction(HandlerWrites):
         self._outer: sa.NestedTransaction | None = None
         self._intact: sa.NestedTransaction | None = None
         self._sessions: list[Session] = []
-        self.batch: weakref.ref[object] | None = None
-        """The Batch of the handler."""
+        self.given: weakref.ref[object] | None = None
+        """The Batch that the handler was given."""
 
     @property
     def is_dropped(self) -> bool:
         """Whether the Batch was dropped without a settle."""
-        return self.batch is not None and self.batch() is None
+        return self.given is not None and self.given() is None
 
     @property
     def connection(self) -> sa.Connection:

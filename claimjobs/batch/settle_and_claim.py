@@ -9,12 +9,14 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from claimjobs.claim.one_statement import BatchStatement, OneStatement
+from claimjobs.claim.claim_plan import ClaimPlan
+from claimjobs.claim.one_statement import OneStatement
 from claimjobs.claim.record import NUMBERS
-from claimjobs.claim.strategy import NOTHING, ClaimRequest, ClaimResult, ClaimStrategy
+from claimjobs.claim.strategy import NOTHING, ClaimRequest, ClaimResult
 from claimjobs.database.compiled_statement import CompiledStatement, Sent, rows_together
 from claimjobs.database.transactions import commits_by_itself
 from claimjobs.dialects import Key
+from claimjobs.errors import key_unequal
 from claimjobs.settle.outcomes import MANY, Outcomes
 from claimjobs.settle.settler import Settler, SomeLost, batch_parameters
 from claimjobs.statements.claim_rows import settle_and_check
@@ -29,14 +31,13 @@ class SettleAndClaim:
       they are one transaction. So BEGIN and COMMIT are not sent either.
     """
 
-    def __init__(self, settler: Settler, strategy: ClaimStrategy, batch_claim: BatchStatement | None) -> None:
-        """`batch_claim`: what claims per batch in one statement; None: it cannot be used."""
-        self._settler, self._strategy = settler, strategy
+    def __init__(self, settler: Settler, plan: ClaimPlan) -> None:
+        self.plan, self._settler, self._strategy = plan, settler, plan.strategy
         self._one = self._claim = None
-        if settler.done_batch is not None and isinstance(strategy, OneStatement):
-            self._one = strategy.settling(settler.done_batch.statement)
-        elif settler.done_batch is not None and batch_claim is not None:
-            self._claim = batch_claim
+        if settler.done_batch is not None and isinstance(plan.strategy, OneStatement):
+            self._one = plan.strategy.settling(settler.done_batch.statement)
+        elif settler.done_batch is not None and plan.batch_claim is not None:
+            self._claim = plan.batch_claim
             self._settle = CompiledStatement(settle_and_check(settler.done_batch.statement, self._claim.claim_rows))
         self._were_together = False
         """Whether the last two statements were sent together: SQLAlchemy, which must send some, knows no pipeline."""
@@ -75,7 +76,10 @@ class SettleAndClaim:
         settled = -1 - count if count < 0 else count
         unwritten: set[Key] = set()
         if settled < len(done):
-            unwritten = self._settler.missing(done, set(keys[0] if len(keys) == 1 else zip(*keys, strict=True)))
+            written = set(keys[0] if len(keys) == 1 else zip(*keys, strict=True))
+            unwritten = set(done) - written
+            if not written <= set(done):
+                raise key_unequal(self._settler.table.name, sorted(unwritten, key=str))
         if count < 0:  # the owner was declared dead: the settle stands, and the next claim registers a new id
             return unwritten, NOTHING
         return unwritten, statement.result(connection, rows, request, owner=me)
@@ -96,6 +100,6 @@ class SettleAndClaim:
         if answers is None and commits_by_itself(connection, unknown=False):
             raise SomeLost  # sent one by one, each would be a transaction
         rows, [(_, taken)] = answers or [each.statement.rows(connection, each.given, each.reader) for each in sent]
-        if taken:  # another claim has some of the jobs: this one is deleted, and the next one finds the others
+        if taken:  # another claim has some of the jobs: the new claim row was deleted; the next claim finds the rest
             return NOTHING._replace(candidates=request.limit, owner=me)
         return claim.batch_result(connection, rows, request, owner=me, number=number)

@@ -5,14 +5,13 @@ from __future__ import annotations
 import math
 from collections.abc import Hashable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 from itertools import chain
 from typing import Any, Final
 
 import sqlalchemy as sa
 
-from claimjobs.batch.settle_and_claim import SettleAndClaim
 from claimjobs.claim.key_locking import KeyLocking
 from claimjobs.claim.key_search import KeySearch, KeySweep
 from claimjobs.claim.locking import JobLocks, Locking, RecheckedLocks, RowLocks, SideCarLocks, TwoPhases
@@ -25,8 +24,6 @@ from claimjobs.dialects import Key
 from claimjobs.dialects.types import database_now, statement_now
 from claimjobs.errors import BadPredicate, KeyUnfit, UnfitTable
 from claimjobs.options import PerKey
-from claimjobs.settle.settler import Settler
-from claimjobs.settle.still_due import StillDueRows
 from claimjobs.statements.find import Selection, all_but
 from claimjobs.statements.job_rows import job_rows
 from claimjobs.statements.key_rows import KeyStatements
@@ -45,7 +42,7 @@ MOST_SWEEPS: Final = 16
 
 @dataclass
 class ClaimPlan:
-    """How jobs that match a predicate are claimed, how a settle claims the next ones, and how to check for work."""
+    """How jobs that match a predicate are claimed, and how to check for work."""
 
     where: Where
     selection: Selection
@@ -62,13 +59,6 @@ class ClaimPlan:
     """Whether a settle must be committed before the next claim, which counts what is claimed of the same keys."""
     batch_claim: BatchStatement | None = None
     """What claims per batch in one statement, from batch to batch; None: it cannot be used."""
-    _settle_and_claim: SettleAndClaim | None = field(default=None, init=False)
-
-    def way_to_settle_and_claim(self, settler: Settler) -> SettleAndClaim:
-        """How a batch is settled and the next one claimed in one transaction. Built at the first call."""
-        if self._settle_and_claim is None:
-            self._settle_and_claim = SettleAndClaim(settler, self.strategy, self.batch_claim)
-        return self._settle_and_claim
 
     @cached_property
     def has_work(self) -> sa.ColumnElement[Any]:
@@ -90,18 +80,18 @@ class ClaimPlans:
         record: ClaimRecord,
         locking: Locking | None,
         per_key: PerKey | None,
-        still_due: StillDueRows | None,
+        claimable: sa.ColumnElement[bool],
     ) -> None:
-        """`record`: where claims are recorded. `still_due`: with `on_done="leave"`, rows not to be claimed again.
+        """`record`: where claims are recorded. `claimable`: the predicate of rows that this Queue may still claim.
 
         The others are those of a Queue.
         """
-        self.still_due = still_due
         self.unclaimable: dict[Key, None] = {}
         """The keys of rows that no claim can take: see `row_isolation`."""
         self._engine, self._backend, self._now = engine, backend, now
         self._where, self._order_by = where, order_by
         self._record, self._locking, self._per_key = record, locking, per_key
+        self._claimable = claimable
         self._last: ClaimPlan | None = None
         self._search, self._sweep = KeySearch(), KeySweep()
         self._sweep_of = lru_cache(MOST_SWEEPS)(lambda _where: KeySweep())
@@ -242,7 +232,7 @@ class ClaimPlans:
         """Both predicates, and that of the rows that this Queue may still claim, over columns of the user's table."""
         source, lexis = self._backend.source, self._backend.dialect.lexis
         both = (predicates_of(one, source, lexis) for one in (self._where, where))
-        claimable = sa.true() if self.still_due is None else self.still_due.claimable
+        claimable = self._claimable
         if self.unclaimable:
             claimable = sa.and_(claimable, all_but(source, "claimjobs_unclaimable", self.unclaimable))
         return (*chain(*both), claimable)

@@ -1,4 +1,7 @@
-"""What every way to claim has in common: the request, the result, and the interface `ClaimStrategy`."""
+"""What every way to claim has in common: the request, the result, and the interface `ClaimStrategy`.
+
+`ClaimPlans.strategy` (claim_plan.py) chooses the class of a queue.
+"""
 
 from __future__ import annotations
 

@@ -118,10 +118,10 @@ class Connector(KeptConnection):
         time is over, the error is raised as SQLAlchemy raises it, or as ServerUnreachable, ReadOnly or
         StatementTimedOut.
 
-        There is no further attempt when `unless` is stopping. `divisible`: the caller divides work that fails, so an
-        error that the work itself may cause (a statement that takes too long) is raised after a few attempts; if that
-        is False, after a lease; otherwise when the time is over. `autocommit`: the work is a single statement. It is
-        sent without BEGIN and COMMIT if the session is ours.
+        There is no further attempt when `unless` is stopping. `divisible` says when an error is raised that the work
+        itself may cause, as a statement that takes too long. True: after a few attempts, because the caller divides
+        work that fails. False: after a lease. None: when the time is over. `autocommit`: the work is a single
+        statement. It is sent without BEGIN and COMMIT if the session is ours.
         """
         patience = self._liveness.patience if patience is None else patience
         unclear_errors = DOUBTFUL if divisible else math.inf

@@ -51,7 +51,12 @@ class RowValues:
 
 
 class BulkInsert:
-    """Writes many rows at a time into one table, where that is the same as what SQLAlchemy would write."""
+    """Writes many rows at a time into one table, where that is the same as what SQLAlchemy would write.
+
+    COPY is used if all of this is true. `Enqueuer` writes at least FEW rows with the same columns, and knows no
+    `unique`. Neither a translated schema nor a default of Python is missing in the rows (`_way`). The driver and the
+    table can take it, and each value has a type that COPY reads as an INSERT would (`Dialect.copyable`).
+    """
 
     def __init__(self, connection: sa.Connection, table: sa.Table, dialect: Dialect) -> None:
         self._connection, self._table, self._dialect = connection, table, dialect
@@ -69,9 +74,8 @@ class BulkInsert:
             return False
         values, text, copied = way
         tuples = values.rows(rows)
-        if all(copied) and all(
-            map(Set.__ge__, copied, (set(map(type, column)) for column in zip(*tuples, strict=True)))
-        ):
+        types = (set(map(type, column)) for column in zip(*tuples, strict=True))
+        if all(copied) and all(found <= allowed for found, allowed in zip(types, copied, strict=True)):
             self._dialect.copy(self._connection, self._table, values.names, tuples)
             return True
         # In one statement, if it is short enough for that; else by the driver's `executemany`.

@@ -9,7 +9,7 @@ from typing import Any, Final, NoReturn
 
 import sqlalchemy as sa
 
-from claimjobs.batch.claim_plan import ClaimPlan
+from claimjobs.claim.claim_plan import ClaimPlan
 from claimjobs.claim.strategy import ClaimRequest, Phase
 from claimjobs.database.error_translation import reason
 from claimjobs.dialects import Key

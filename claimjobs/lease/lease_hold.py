@@ -12,8 +12,9 @@ from typing import Final
 
 import sqlalchemy as sa
 
-from claimjobs.batch.claim_plan import ClaimPlan
 from claimjobs.batch.hold import Following, Hold, HoldContext
+from claimjobs.batch.settle_and_claim import SettleAndClaim
+from claimjobs.claim.claim_plan import ClaimPlan
 from claimjobs.claim.strategy import LATER, NOTHING, ClaimRequest, ClaimResult, OwnerDead
 from claimjobs.database.connection import Connector
 from claimjobs.database.error_translation import reason
@@ -69,6 +70,8 @@ class LeaseHold(Hold):
         self.owner = Owner(context, settler, self)
         self._connector, self._reaper = self.owner.connector, self.owner.reaper
         self._settling = LeaseSettler(self._connector, context.backend, settler, context.retry)
+        self._together: SettleAndClaim | None = None
+        """That of the last plan."""
         self._keys = self._reaper.keys
         self.owner.start()
 
@@ -128,7 +131,7 @@ class LeaseHold(Hold):
         """Tell the handlers which of their jobs this owner does not hold any more: they were cancelled, for example."""
         me = self.owner.id
         held = self.held.long_held(me, self._beat)
-        for key in self._settler.lost(connection, me, list(held)) if held else ():
+        for key in self._settler.table.lost(connection, me, list(held)) if held else ():
             held[key].is_lost = True
 
     def _add_held(self, claimed: ClaimResult) -> ClaimResult:
@@ -196,7 +199,7 @@ class LeaseHold(Hold):
 
     # --- settling --------------------------------------------------------------------------------------
 
-    def end(self, claimed: ClaimResult, outcomes: Outcomes, following: Following | None = None) -> set[Key]:
+    def settle(self, claimed: ClaimResult, outcomes: Outcomes, following: Following | None = None) -> set[Key]:
         """Raises OutcomeRefused, SettleFailed or CrossedFork."""
         plan = None if following is None else following.plan_after(outcomes)
         next_claim = NOTHING
@@ -236,7 +239,9 @@ class LeaseHold(Hold):
         self, owner: int, outcomes: Outcomes, size: int, plan: ClaimPlan
     ) -> tuple[Unsettled, ClaimResult]:
         """The jobs that were not written, and the claim, which is not held yet."""
-        way = plan.way_to_settle_and_claim(self._settler)
+        if self._together is None or self._together.plan is not plan:
+            self._together = SettleAndClaim(self._settler, plan)
+        way = self._together
         autocommit = way.may_autocommit(outcomes)
         try:
             request = self._next_request(self._connector, size, plan)

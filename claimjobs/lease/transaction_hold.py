@@ -16,9 +16,9 @@ from dataclasses import replace
 
 import sqlalchemy as sa
 
-from claimjobs.batch.claim_plan import ClaimPlan
 from claimjobs.batch.hold import Following, Hold, HoldContext
 from claimjobs.batch.open_transaction import BatchTransaction, HandlerWrites, IsolatingSettle, OpenTransaction
+from claimjobs.claim.claim_plan import ClaimPlan
 from claimjobs.claim.record import record_of
 from claimjobs.claim.strategy import LATER, NOTHING, ClaimRequest, ClaimResult
 from claimjobs.database.connection import Connector
@@ -139,7 +139,7 @@ class TransactionHold(Hold):
 
     # --- settling --------------------------------------------------------------------------------------
 
-    def end(self, claimed: ClaimResult, outcomes: Outcomes, following: Following | None = None) -> set[Key]:
+    def settle(self, claimed: ClaimResult, outcomes: Outcomes, following: Following | None = None) -> set[Key]:
         """Raises BatchRolledBack, NoOpenTransaction, CrossedFork. Nothing is claimed, and no job can be lost."""
         if self._process != os.getpid():
             raise CrossedFork
@@ -177,9 +177,9 @@ class TransactionHold(Hold):
         return next((batch for batch in batches if batch is not None and batch.claimed is claimed), None)
 
     def give(self, claimed: ClaimResult, batch: object, *, ahead: bool) -> None:
-        transaction = self._open(claimed)
-        if transaction is not None:
-            transaction.batch = weakref.ref(batch)
+        opened = self._open(claimed)
+        if opened is not None:
+            opened.given = weakref.ref(batch)
 
     def is_held(self, claimed: ClaimResult) -> bool:
         """Not any more at the deadline of a stop, which breaks its connection."""

@@ -17,9 +17,9 @@ import sqlalchemy as sa
 from claimjobs import tracing
 from claimjobs.admin.stats import Retries, read_retries
 from claimjobs.batch.batch import Batch, BatchTimer
-from claimjobs.batch.claim_plan import ClaimPlans
 from claimjobs.batch.hold import Following, HoldContext
 from claimjobs.claim.candidates import check_that_keys_find
+from claimjobs.claim.claim_plan import ClaimPlans
 from claimjobs.claim.record import ClaimRecord, record_of
 from claimjobs.claim.strategy import NOTHING, ClaimResult
 from claimjobs.database.error_translation import reason
@@ -96,26 +96,31 @@ class Consumer:
     def settler(self) -> Settler:
         """Writes outcomes. Raises UnfitTable if the table cannot store done jobs that are kept."""
         backend, chosen, on_done = self.access.backend, self._settings, self.access.on_done
-        still_due = self.plans.still_due
         return Settler(
             outcome_table(backend, self._record, chosen.also_writes),
             on_done,
             otherwise=self.access.default_finish if callable(on_done) else None,
-            still_due=still_due,
-            due=None if still_due is None else self.plans.selection(None).due,
+            still_due=self._still_due,
+            due=None if self._still_due is None else self.plans.selection(None).due,
         )
 
     @cached_property
     def _record(self) -> ClaimRecord:
         return record_of(self.access.backend, self._settings.now, locks_only=not self._settings.by_lease)
 
+    @cached_property
+    def _still_due(self) -> StillDueRows | None:
+        """With `on_done="leave"`: the rows that are not claimed again. All threads have the same."""
+        backend = self.access.backend
+        leaves = self._settings.on_done == LEAVE
+        return StillDueRows(backend.roles, backend.dialect, self.access.report) if leaves else None
+
     @property
     def plans(self) -> ClaimPlans:
-        """How jobs are claimed. All threads have the same: with `on_done="leave"` it knows which rows are left."""
+        """How jobs are claimed. All threads have the same."""
         backend, chosen = self.access.backend, self._settings
         with self.access.preparing:
             if self._plans is None:
-                leaves = chosen.on_done == LEAVE
                 self._plans = ClaimPlans(
                     self.access.engine,
                     backend,
@@ -125,7 +130,7 @@ class Consumer:
                     record=self._record,
                     locking=chosen.locking,
                     per_key=chosen.per_key,
-                    still_due=StillDueRows(backend.roles, backend.dialect, self.access.report) if leaves else None,
+                    claimable=sa.true() if self._still_due is None else self._still_due.claimable,
                 )
             return self._plans
 
@@ -156,8 +161,8 @@ class Consumer:
         hold, plans, backend = self.hold, self.plans, self.access.backend
         if self.is_paused():
             return self.batch(NOTHING, following)
-        if plans.still_due is not None:
-            plans.still_due.check()
+        if self._still_due is not None:
+            self._still_due.check()
         with plans.understood(where):
             try:
                 with tracing.span("claim", backend.source.name):

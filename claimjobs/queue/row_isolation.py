@@ -14,7 +14,7 @@ from typing import Final
 
 import sqlalchemy as sa
 
-from claimjobs.batch.claim_plan import ClaimPlan, ClaimPlans
+from claimjobs.claim.claim_plan import ClaimPlan, ClaimPlans
 from claimjobs.claim.strategy import NOTHING, ClaimResult
 from claimjobs.database.error_translation import reason
 from claimjobs.dialects import Key

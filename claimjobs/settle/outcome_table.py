@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from typing import Any, Final, Literal, NamedTuple
+from typing import Any, Final, Literal
 
 import sqlalchemy as sa
 
@@ -27,14 +27,15 @@ FEW: Final = 200
 """The most jobs of one statement that has a value for each job: a CASE of n branches for n rows costs n * n."""
 
 
-class OutcomeWrite(NamedTuple):
+class OutcomeWrite(CompiledStatement):
     """A statement that writes outcomes of the jobs `keys`."""
 
-    compiled: CompiledStatement
-    may_miss: bool = False
-    """Whether it may reach fewer rows than it has keys: an entry in the side-car is there already, or never was."""
-    removes: bool = False
-    """Whether it deletes rows of the user's table, which others may have deleted before."""
+    def __init__(self, statement: Any, *, may_miss: bool = False, removes: bool = False) -> None:
+        """`may_miss`: it may reach fewer rows than it has keys: an entry in the side-car is there already, or never
+        was. `removes`: it deletes rows of the user's table, which others may have deleted before.
+        """
+        super().__init__(statement)
+        self.may_miss, self.removes = may_miss, removes
 
 
 class OutcomeTable(ABC):
@@ -52,24 +53,24 @@ class OutcomeTable(ABC):
         """The name of the queue."""
         self.roles, self.dialect = backend.roles, backend.dialect
         self.record = record
-        self.returns_keys = record.names_owner and self.dialect.returns_what_it_writes
-        """Whether a write returns the keys of the rows that it reached; elsewhere there is only a count."""
         self._now = now = record.settled_at
         self._target = target = settle.SettleGuard(self.roles, self.dialect, record.guard)
         self.many = int(min(MANY, most_keys(self.roles.key, self.dialect)))
         """The most keys of one statement."""
         # If the row does not name the owner, nothing is to be written: a row lock ends, or a claim row is deleted.
-        self.released = [OutcomeWrite(CompiledStatement(settle.release(target)))] if record.names_owner else []
+        self.released = [OutcomeWrite(settle.release(target))] if record.names_owner else []
         self._lock_mine = settle.lock_mine(target)
         self._to_run_again = None if self.roles.run_again is None else enqueue.to_run_again(self.roles, self.dialect)
-        self.renew = OutcomeWrite(CompiledStatement(enqueue.renew(self.roles, self.dialect, now)))
+        self.renew = OutcomeWrite(enqueue.renew(self.roles, self.dialect, now))
         """The statement for jobs that run once more."""
 
     def done_batch(self, write: OutcomeWrite) -> CompiledStatement | None:
-        """The statement that settles a batch whose jobs are all done; None where several do that."""
+        """The statement that settles a batch whose jobs are all done, and returns their keys; None where several do
+        that.
+        """
         if not self.dialect.returns_what_it_writes:
             return None
-        return CompiledStatement(self.record.also_take_out(write.compiled.statement))
+        return CompiledStatement(self.record.also_take_out(write.statement.returning(*self.roles.key)))
 
     @abstractmethod
     def keep_with(self, columns: Mapping[Key, Mapping[str, Any]]) -> Sequence[OutcomeWrite]:
@@ -108,7 +109,7 @@ class OutcomeTable(ABC):
         ):
             for keys in _cut_by_size({key: bytes_of(failure.error or "") for key, failure in failures.items()}):
                 update = statement(self._target, self._now, {key: failures[key] for key in keys})
-                yield OutcomeWrite(CompiledStatement(update)), {"claimjobs_keys": keys}
+                yield OutcomeWrite(update), {"claimjobs_keys": keys}
 
     def to_run_again(self, connection: sa.Connection, outcomes: Outcomes) -> set[Key]:
         """Those of the jobs that have ended, which are locked, that must run once more."""
@@ -150,13 +151,13 @@ class JobsTable(OutcomeTable):
     def __init__(self, backend: Backend, record: ClaimRecord) -> None:
         super().__init__(backend, record)
         self.result_columns = [column.name for column in self.roles.payload]
-        self.done = {"delete": [OutcomeWrite(CompiledStatement(settle.delete(self._target)))], LEAVE: self.released}
+        self.done = {"delete": [OutcomeWrite(settle.delete(self._target))], LEAVE: self.released}
         if DONE in self.roles.state.can:
-            self.done["keep"] = [OutcomeWrite(CompiledStatement(settle.keep(self._target, self._now)))]
+            self.done["keep"] = [OutcomeWrite(settle.keep(self._target, self._now))]
         self._still_mine = settle.still_mine(self._target)
 
     def keep_with(self, columns: Mapping[Key, Mapping[str, Any]]) -> Sequence[OutcomeWrite]:
-        return [OutcomeWrite(CompiledStatement(settle.keep(self._target, self._now, columns)))]
+        return [OutcomeWrite(settle.keep(self._target, self._now, columns))]
 
     def lock(self, connection: sa.Connection, me: int, taken_out: set[Key], keys: Sequence[Key]) -> set[Key]:
         return taken_out & self.still_held(connection, me, keys)
@@ -192,10 +193,10 @@ class SideCarTable(OutcomeTable):
             if column in {part.name for part in source.key}:
                 raise BadArgument(f"column {column!r} of table {source.name!r} is part of its key: leave out this one")
         self._pair = pair = side_car.SideCarJoin(source, self.roles, self.dialect, self._now)
-        delete = OutcomeWrite(CompiledStatement(settle.delete(self._target)), may_miss=True)
-        remove = OutcomeWrite(CompiledStatement(side_car.remove(pair)), removes=True)
-        self.done = {"keep": [OutcomeWrite(CompiledStatement(side_car.finish(pair)))], "delete": [delete, remove]}
-        self.before_failures = [OutcomeWrite(CompiledStatement(side_car.note(pair)), may_miss=True)]
+        delete = OutcomeWrite(settle.delete(self._target), may_miss=True)
+        remove = OutcomeWrite(side_car.remove(pair), removes=True)
+        self.done = {"keep": [OutcomeWrite(side_car.finish(pair))], "delete": [delete, remove]}
+        self.before_failures = [OutcomeWrite(side_car.note(pair), may_miss=True)]
         self._ended = settle.ended(self._target)
         self._still_there = settle.still_there(source, self.dialect)
 
@@ -203,7 +204,7 @@ class SideCarTable(OutcomeTable):
         """None: a statement writes only one of the two tables."""
 
     def keep_with(self, columns: Mapping[Key, Mapping[str, Any]]) -> Sequence[OutcomeWrite]:
-        also = OutcomeWrite(CompiledStatement(side_car.also_write(self._pair, columns)), may_miss=True)
+        also = OutcomeWrite(side_car.also_write(self._pair, columns), may_miss=True)
         return [also, *self.done["keep"]]
 
     def lock(self, connection: sa.Connection, me: int, taken_out: set[Key], keys: Sequence[Key]) -> set[Key]:

@@ -14,10 +14,10 @@ from claimjobs.statements.settle import Failure
 
 MANY: Final = 10_000
 """The most keys of one statement: a protocol may count parameters in 16 bits."""
-JobState = Literal["done", "released", "retry", "dead", "suspect", "lost"]
+OutcomeWord = Literal["done", "released", "retry", "dead", "suspect", "lost"]
 """What `claimjobs.testing` says of a job. `retry`: it failed, and runs again; `dead`: it failed for the last time;
 `suspect`: it may be the cause of an error that names no job; `lost`: it was cancelled, or given to others."""
-OUTCOME_KINDS: Final[Mapping[str, JobState]] = {
+OUTCOME_KINDS: Final[Mapping[str, OutcomeWord]] = {
     "done": "done",
     "released": "released",
     "retried": "retry",

@@ -16,7 +16,7 @@ from claimjobs.claim.strategy import Phase
 from claimjobs.database.connection import Connector
 from claimjobs.database.statement_size import cut
 from claimjobs.dialects import Key
-from claimjobs.errors import BadArgument, DoneUndecided, StatementTimedOut, key_unequal
+from claimjobs.errors import BadArgument, DoneUndecided, StatementTimedOut
 from claimjobs.job import Job, entry_of, key_of
 from claimjobs.options import FINISHES, LEAVE, Finish, Retry
 from claimjobs.settle.outcome_table import OutcomeTable, OutcomeWrite
@@ -58,7 +58,7 @@ class Settler:
         """
         if on_done == "keep":
             table.roles.need_state(DONE, "keeping done jobs")
-        self._table, self.record = table, table.record
+        self.table, self.record = table, table.record
         self._on_done, self._otherwise = on_done, otherwise
         self._still_due, self._due = still_due, due
         usual = otherwise if callable(on_done) else on_done
@@ -93,21 +93,17 @@ class Settler:
         held = self.record.take_out(connection, me, keys, outcomes.claim_row)
         unwritten = set(keys) - held
         for write, values in self._writes(connection, outcomes.only(held) if unwritten else outcomes):
-            some, given = values["claimjobs_keys"], {**values, **self.record.by(me)}
-            if self._table.returns_keys:
-                written = {key_of(row) for row in connection.execute(write.compiled.statement, given)}
-                if len(written) < len(some):
-                    unwritten.update(self.missing(some, written))
-            elif write.compiled.count(connection, given) < len(some) and not write.may_miss:
+            reached = write.count(connection, {**values, **self.record.by(me)})
+            if reached < len(values["claimjobs_keys"]) and not write.may_miss:
                 raise SomeLost
         return unwritten
 
     def lock_and_write(self, connection: sa.Connection, me: int, outcomes: Outcomes) -> set[Key]:
         """As `write`, with locks on the jobs before."""
         keys = outcomes.keys()
-        held = self._table.lock(connection, me, self.record.take_out(connection, me, keys, outcomes.claim_row), keys)
+        held = self.table.lock(connection, me, self.record.take_out(connection, me, keys, outcomes.claim_row), keys)
         short = self.write_locked(connection, me, outcomes.only(held))
-        return (set(keys) - held) | self._table.still_held(connection, me, short)
+        return (set(keys) - held) | self.table.still_held(connection, me, short)
 
     def reclaim(self, connection: sa.Connection, owner: int, outcomes: Outcomes) -> set[Key]:
         """Write outcomes for an owner that was declared dead, whose jobs this transaction has locked: as
@@ -123,54 +119,40 @@ class Settler:
         If no owner in the row tells which, it raises WriteSwallowed instead; roll back then.
         """
         short: set[Key] = set()
-        again = self._table.to_run_again(connection, outcomes)
-        renewals = [(self._table.renew, {"claimjobs_keys": keys}) for keys in cut(again, self._table.many)]
+        again = self.table.to_run_again(connection, outcomes)
+        renewals = [(self.table.renew, {"claimjobs_keys": keys}) for keys in cut(again, self.table.many)]
         if again:
             outcomes = outcomes.only(set(outcomes.keys()) - again)
         for write, values in chain(renewals, self._writes(connection, outcomes)):
             keys = values["claimjobs_keys"]
-            reached = write.compiled.count(connection, {**values, **self.record.by(me)})
-            if reached < len(keys) and self._table.must_reach(connection, write, reached, keys):
+            reached = write.count(connection, {**values, **self.record.by(me)})
+            if reached < len(keys) and self.table.must_reach(connection, write, reached, keys):
                 short.update(keys)
         if self._still_due is not None and self._due is not None:
-            for keys in cut(outcomes.done, self._table.many):
+            for keys in cut(outcomes.done, self.table.many):
                 self._still_due.find(connection, keys, self._due)
         return short
 
     def _writes(self, connection: sa.Connection, outcomes: Outcomes) -> Iterator[tuple[OutcomeWrite, dict[str, Any]]]:
-        """The statements for these outcomes, each with its parameters."""
-        done = self._done
-        if outcomes.done and callable(self._on_done):
-            answer = self._on_done(connection, [outcomes.jobs[key] for key in outcomes.done])
-            done = self._table.done[self._checked(answer)]
-        return self._table.writes(connection, outcomes, done)
-
-    def _checked(self, answer: Any) -> Finish:
-        """What a user's function chose, after a check: no job may be deleted by mistake."""
+        """The statements for these outcomes, each with its parameters. What a user's function chooses for done jobs is
+        checked: no job may be deleted by mistake.
+        """
+        if not (outcomes.done and callable(self._on_done)):
+            return self.table.writes(connection, outcomes, self._done)
+        answer: Any = self._on_done(connection, [outcomes.jobs[key] for key in outcomes.done])
         if answer not in (None, *FINISHES):
             found = unfinished(answer) or repr(answer)
             raise BadArgument(f"on_done returned {found}, and nothing was written: return 'delete', 'keep' or None")
         wanted: Finish | None = answer or self._otherwise
         if wanted is None:
-            raise DoneUndecided(self._table.roles.name)
+            raise DoneUndecided(self.table.roles.name)
         if wanted == "keep":
-            self._table.roles.need_state(DONE, "keeping done jobs")
-        return wanted
-
-    def lost(self, connection: sa.Connection, me: int, keys: Sequence[Key]) -> set[Key]:
-        """As `OutcomeTable.lost`."""
-        return self._table.lost(connection, me, keys)
-
-    def missing(self, keys: Iterable[Key], written: set[Key]) -> set[Key]:
-        """The keys of the rows that were not written, if these were. Raises KeyUnfit if writes change keys."""
-        wanted = set(keys)
-        if not written <= wanted:
-            raise key_unequal(self._table.name, sorted(wanted - written, key=str))
-        return wanted - written
+            self.table.roles.need_state(DONE, "keeping done jobs")
+        return self.table.writes(connection, outcomes, self.table.done[wanted])
 
     def check_columns(self, names: Iterable[str]) -> None:
         """Raise BadArgument unless values of these columns can be written with done jobs."""
-        roles, name, may = self._table.roles, self._table.name, self._table.result_columns
+        roles, name, may = self.table.roles, self.table.name, self.table.result_columns
         if self._on_done != "keep" or not may:
             why = "they are not kept there" if self._on_done != "keep" else "SideCar(also_writes=...) names none"
             raise BadArgument(f"`done` can write no columns of jobs of {name!r}, because {why}: leave out the columns")
@@ -185,8 +167,8 @@ class Settler:
         """
         given, done = {"claimjobs_keys": keys, **self.record.by(me)}, self._done
         if callable(self._on_done) and self._otherwise is None:
-            done = [write for finish in FINISHES for write in self._table.done.get(finish, ())]
-        return [Phase("settle", write.compiled.statement, given) for write in done]
+            done = [write for finish in FINISHES for write in self.table.done.get(finish, ())]
+        return [Phase("settle", write.statement, given) for write in done]
 
 
 def batch_parameters(owner: int, outcomes: Outcomes) -> dict[str, Any]:

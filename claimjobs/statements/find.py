@@ -50,7 +50,7 @@ COMPARISONS: Final = (operators.eq, operators.lt, operators.le, operators.gt, op
 
 @dataclass(frozen=True)
 class Selection:
-    """What may be claimed, in which order, and after which place in it. `batch.claim_plan.ClaimPlans` makes it."""
+    """What may be claimed, in which order, and after which place in it. `claim.claim_plan.ClaimPlans` makes it."""
 
     due: sa.ColumnElement[bool]
     """The predicate of a job that is due by its columns, and meets the user's predicates. It may be in a claim row."""

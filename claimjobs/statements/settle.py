@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, TypeVar, cast
+from typing import Any, TypeVar
 
 import sqlalchemy as sa
 
@@ -158,8 +158,7 @@ def still_there(source: ColumnRoles, dialect: Dialect) -> sa.Select[Any]:
 
 def _guarded(write: Write, target: SettleGuard) -> Write:
     roles, dialect = target.roles, target.dialect
-    write = dialect.restrict_to_keys(write.where(target.filter), roles.key, roles.key_index)
-    return cast(Write, write.returning(*roles.key)) if dialect.returns_what_it_writes else write
+    return dialect.restrict_to_keys(write.where(target.filter), roles.key, roles.key_index)
 
 
 def _disowned(roles: ColumnRoles, status: str, since: sa.ColumnElement[Any] | None = None) -> dict[Any, Any]:

@@ -234,16 +234,16 @@ def test_who_is_cancelled_at_the_end_of_a_settle_releases_what_that_has_claimed(
     queue = backend.queue(on_done="keep")
     queue.enqueue(jobs(9))
     hold: Any = hold_of(queue)
-    end, claimed = hold.end, list[int]()
+    settle, claimed = hold.settle, list[int]()
 
     def interrupted(batch: Any, outcomes: Any, following: Any = None) -> Any:
-        lost = end(batch, outcomes, following)
+        lost = settle(batch, outcomes, following)
         if following is not None and not claimed:
             claimed.append(len(following.claimed.jobs))
             raise Cancelled
         return lost
 
-    hold.end = interrupted
+    hold.settle = interrupted
     with pytest.raises(Cancelled):
         queue.work(handler_of(executor, lambda _: None), concurrency=1, size=2)
     assert claimed == [2]

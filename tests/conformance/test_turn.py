@@ -203,8 +203,7 @@ def test_a_settle_stands_whatever_error_the_next_claim_ends_with(
     batches = queue.batches(3)
     batch = next(batches).__enter__()
     with monkeypatch.context() as broken:
-        plan = queue._consumer.plans.plan(None)
-        broken.setattr(plan, "way_to_settle_and_claim", lambda _: Refused(error))
+        broken.setattr("claimjobs.lease.lease_hold.SettleAndClaim", lambda *_: Refused(error))
         batch.done()
         batch.__exit__(None, None, None)
     assert (states(backend), batch.lost) == ({FREE: 2}, ())

@@ -41,7 +41,7 @@ class Settled(Hold):
         self.calls: list[Outcomes] = []
         self._lost = lost or set()
 
-    def end(self, claimed: ClaimResult, outcomes: Outcomes, following: Any = None) -> set[Any]:
+    def settle(self, claimed: ClaimResult, outcomes: Outcomes, following: Any = None) -> set[Any]:
         with shielded():
             self.calls.append(outcomes)
             self.when_committed()
@@ -125,7 +125,7 @@ def test_a_settle_that_fails_leaves_the_batch_open_to_be_settled_again() -> None
     answers: Iterator[Any] = iter([OSError("gone"), {2}])
 
     class Fails(Settled):
-        def end(self, claimed: ClaimResult, outcomes: Outcomes, following: Any = None) -> set[Any]:
+        def settle(self, claimed: ClaimResult, outcomes: Outcomes, following: Any = None) -> set[Any]:
             answer = next(answers)
             if isinstance(answer, Exception):
                 raise answer
