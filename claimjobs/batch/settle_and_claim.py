@@ -57,10 +57,9 @@ class SettleAndClaim:
         Raises SomeLost, OwnerDead or KeyUnfit: roll back then, and settle without a claim.
         """
         if self._one is not None and self.may_autocommit(outcomes):
-            if owner == me:
-                return self._in_one_statement(self._one, connection, me, request, outcomes=outcomes)
-            # It was declared dead meanwhile. Without BEGIN only one statement can be sent, and that is the settle.
-            return self._settler.write(connection, owner, outcomes), NOTHING
+            if owner != me:  # `owner` was declared dead, so that a settle and a claim are two statements
+                raise SomeLost
+            return self._in_one_statement(self._one, connection, me, request, outcomes=outcomes)
         if self._claim is not None and outcomes.is_done_batch:
             return set(), self._in_one_round_trip(connection, me, request, owner=owner, outcomes=outcomes)
         unwritten = self._settler.write(connection, owner, outcomes)

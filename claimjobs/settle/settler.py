@@ -37,7 +37,7 @@ so while another job with the same values waits."""
 
 
 class SomeLost(Exception):
-    """A write reached fewer jobs than it was meant for."""
+    """A write reached fewer jobs than it was meant for, or may do so and cannot be rolled back."""
 
 
 class Settler:
@@ -75,7 +75,9 @@ class Settler:
         """
         plain = self._done[0] if self._done and not self._locks_first else None
         self.done_batch = None if plain is None else table.done_batch(plain)
-        """The statement that settles a batch whose jobs are all done; None: several statements do that."""
+        """The statement that settles jobs that are all done: those of one claim row, or with the next claim
+        (`SettleAndClaim`). None: several statements do that.
+        """
 
     def write(self, connection: sa.Connection, me: int, outcomes: Outcomes) -> set[Key]:
         """Write the outcomes; return the keys of the rows in which nothing was written: of jobs that `me` no longer
@@ -199,6 +201,10 @@ class LeaseSettler:
     outage is halved until such a row is alone. A trigger or a rule can also swallow a write without an error: then this
     owner still holds the job. If it is the text of an error that is refused, the job fails with less of it. Jobs whose
     failure is refused, too, are stuck: they stay claimed, and their failures are written later.
+
+    Of the keys of a settle, `unwritten` are those in whose rows nothing was written. They are `lost`, if this owner
+    does not hold them any more, or swallowed. The swallowed ones are `refused`, as those that ended in an error alone.
+    What is refused is written as a failure, or `stuck`.
     """
 
     def __init__(self, connector: Connector, backend: Backend, settler: Settler, retry: Retry) -> None:

@@ -270,15 +270,23 @@ def test_jobs_that_are_not_ours_any_more_are_told_and_the_next_are_claimed(backe
     assert Counter(row["owner_id"] for row in backend.rows()) == {42: 2}
 
 
-def test_an_owner_that_was_declared_dead_settles_what_is_its_own_and_claims_under_another_id(backend: Backend) -> None:
+@pytest.mark.parametrize("is_known", [False, pytest.param(True, marks=pytest.mark.pair("it has a new id already"))])
+def test_an_owner_that_was_declared_dead_settles_what_is_its_own_and_claims_under_another_id(
+    backend: Backend, is_known: bool
+) -> None:
     queue = still(backend.queue())
     queue.enqueue(jobs(5))
     batches = queue.batches(3)
     with next(batches) as batch:
         before = queue.owner_id
         declare_dead(backend, before)
+        if is_known:
+            hold_of(queue).owner.row.beat()
+            assert queue.owner_id != before
+        backend.run("UPDATE jobs SET owner_id = 42 WHERE d = '0001'")
         batch.done()
-    assert batch.lost == ()
+    assert names(batch.lost) == ["0001"]
+    assert (queue.report.done, queue.report.lost) == (2, 1)
     with next(batches) as batch:
         assert queue.owner_id != before
         assert names(batch) == ["0003", "0004"]
