@@ -221,10 +221,6 @@ class TableRules(Protocol):
     def unclaimable(self, connection: sa.Connection, table: sa.Table) -> tuple[str, str] | None:
         """Why rows of this table cannot be locked and changed, and the next step; None if they can."""
 
-    def unreadable_column(self, connection: sa.Connection, table: sa.Table) -> tuple[str, str] | None:
-        """The column for which SQLAlchemy cannot read this table, and its type; None: it is not known."""
-        return None
-
     def unused_indexes(self, connection: sa.Connection, table: sa.Table) -> Collection[str]:
         """The names of indexes of this table that no statement can use, although they are there."""
         return [row[0] for row in self._asked(connection, self.unused_of, table)]

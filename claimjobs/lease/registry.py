@@ -57,8 +57,8 @@ class OwnerState:
     """The session that holds its lock, if any."""
     session: int | None
     """The session in which it took its lock, as it wrote itself. No other session is ended."""
-    kind: str | None
-    sees: str | None
+    kind: str
+    sees: str
     unclaimable: int | None
     """How many rows it leaves, because no claim can take them; None: it has met no such row."""
     now: datetime
@@ -192,12 +192,11 @@ def check_claims(connection: sa.Connection, backend: Backend, *, only_reads: boo
     with unless_hidden(connection, backend.dialect, needed=backend.by_lease):
         if sa.inspect(connection).has_table(OWNER_TABLE, schema=backend.schema):
             owners = read_owners(connection, backend)
-    seen = [one.records for one in owners if one.records.count(has_lock=one.holder is not None)]
+    # An owner that records no claims matters while it has its session lock.
+    seen = [one.records for one in owners if one.records.are_claims or one.holder is not None]
     if only_reads:
-        others = [theirs for theirs in seen if not ours.without_limits.agree_with(theirs.without_limits)]
-    else:
-        others = [theirs for theirs in seen if not ours.agree_with(theirs)]
-    if others:
+        ours, seen = ours.without_limits, [theirs.without_limits for theirs in seen]
+    if others := [theirs for theirs in seen if not ours.agree_with(theirs)]:
         theirs = others[0]
         raise ClaimsDiffer(
             f"table {backend.source.name!r} has {len(others)} {'owner' if len(others) == 1 else 'owners'} with "

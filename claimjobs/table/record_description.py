@@ -24,8 +24,7 @@ class RecordDescription:
     key, and the side-car, or for claims in rows the columns of the state, with their values.
     """
 
-    kind: str | None
-    """None: a consumer of an earlier version, which does not say it."""
+    kind: str
     sees: tuple[str, ...]
     """Empty: it locks no rows, and so excludes no claim that is recorded."""
 
@@ -44,9 +43,9 @@ class RecordDescription:
         return cls("batches", (json.dumps({"batches": seen.key_names, **beside, **keyed}),))
 
     @classmethod
-    def in_row(cls, kind: str | None, sees: str | None) -> RecordDescription:
+    def in_row(cls, kind: str, sees: str) -> RecordDescription:
         """The description in the row of an owner."""
-        return cls(kind, tuple(json.loads(sees)) if sees else ())
+        return cls(kind, tuple(json.loads(sees)))
 
     @property
     def without_limits(self) -> RecordDescription:
@@ -64,10 +63,6 @@ class RecordDescription:
         """Whether such an owner records its claims."""
         return self.kind != NOTHING
 
-    def count(self, *, has_lock: bool) -> bool:
-        """Whether they matter to others. An owner that records no claims does while it has its session lock."""
-        return self.are_claims or has_lock
-
     @property
     def left(self) -> Sequence[str]:
         """The descriptions of what is left when such an owner dies."""
@@ -75,8 +70,6 @@ class RecordDescription:
 
     def agree_with(self, other: RecordDescription) -> bool:
         """Whether each of two owners sees the claims of the other one."""
-        if self.kind is None or other.kind is None:
-            return True
         return {*self.left} <= {*other.sees} and {*other.left} <= {*self.sees}
 
     @property

@@ -193,13 +193,6 @@ class MySQLTableRules(TableRules):
         alter = f"ALTER TABLE {PREPARER.format_table(table)} ENGINE=InnoDB"
         return f"is stored by {engine}, an engine without transactions and row locks", alter
 
-    def unreadable_column(self, connection: sa.Connection, table: sa.Table) -> tuple[str, str] | None:
-        # SQLAlchemy reads an unknown type, but not its arguments.
-        with_arguments = "AND column_type LIKE '%(%' ORDER BY ordinal_position"
-        found = self._asked(connection, _about("column_name, column_type, data_type", "columns", with_arguments), table)
-        known: Any = connection.dialect
-        return next(((row[0], row[1]) for row in found if row[2] not in known.ischema_names), None)
-
     def partition_columns(self, connection: sa.Connection, table: sa.Table) -> Collection[str]:
         # The server writes an expression, which names a column with or without backticks.
         parts = self._asked(connection, self.partitioned_by, table)

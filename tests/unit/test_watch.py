@@ -14,7 +14,7 @@ def seen(beat: float, now: float, id_: int = 1) -> OwnerState:
     """An owner with this heartbeat, in seconds after noon by the database's clock, which stands at `now`."""
     at = (NOON + timedelta(seconds=seconds) for seconds in (0, beat, now))
     started, beaten, looked = at
-    return OwnerState(id_, "host", 1, started, beaten, 10.0, None, None, None, None, None, None, None, None, looked)
+    return OwnerState(id_, "host", 1, started, beaten, 10.0, None, None, None, None, None, "rows", "[]", None, looked)
 
 
 def silence(watch: Watch, beat: float, now: float, *, at: float) -> float:
