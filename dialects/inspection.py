@@ -159,16 +159,10 @@ class TableRules(Protocol):
     """Types whose values, as a driver reads them, are equal to the stored ones. tests/foreign/keys.py proves it."""
     inexact_types: ClassVar[tuple[type[sa.types.TypeEngine[Any]], ...]] = (sa.Float,)
     """Exceptions among them: a server sends an approximate number with fewer digits than it stores."""
-    longest: ClassVar[int] = 63
-    """The longest name of a table, an index or a type."""
-    counted_in: ClassVar[str] = "bytes"
-    last_character: ClassVar[str] = "\U0010ffff"
-    """The last one that a name can have."""
 
     # Each asks about the table that `named` names. None: a database has no such thing.
     place_of: ClassVar[sa.TextClause]
     """The schema, the name, and whether the schema is the default."""
-    holder_of: ClassVar[sa.TextClause]
     comment_of: ClassVar[sa.TextClause | None] = None
     """None: as SQLAlchemy asks."""
     unused_of: ClassVar[sa.TextClause]
@@ -203,16 +197,6 @@ class TableRules(Protocol):
     def depends_on_zone(self, column: Any) -> bool:
         """Whether what is written into this reflected column, or read of it, depends on the session's time zone."""
 
-    def length(self, name: str) -> int:
-        """How long a name is."""
-        return len(name.encode() if self.counted_in == "bytes" else name)
-
-    def unnameable(self, name: str) -> str | None:
-        """Why no table, index or type can have this name; None if it can."""
-        if strange := [character for character in name if character > self.last_character]:
-            return f"no name can have the character {strange[0]!r}"
-        return f"it has more than {self.longest} {self.counted_in}" if self.length(name) > self.longest else None
-
     def place(self, connection: sa.Connection, table: sa.Table) -> Place:
         """Where the server has this table, which is there."""
         [(schema, name, is_default)] = self._asked(connection, self.place_of, table)
@@ -242,10 +226,6 @@ class TableRules(Protocol):
 
         It is within a transaction.
         """
-
-    def lock_holder(self, connection: sa.Connection, table: sa.Table) -> str | None:
-        """A session that has a lock on this table, for a message; None: the server shows none to this user."""
-        return next((row[0] for row in self._asked(connection, self.holder_of, table)), None)
 
     def named_with(self, connection: sa.Connection, words: str) -> Sequence[str]:
         """The tables of the connection's schema whose comments contain these words."""

@@ -149,7 +149,6 @@ def _tell(made: setup.MakeResult) -> None:
     show(
         *(f"{name}: {'dropped and made anew' if name in made.dropped else 'made'}" for name in made.created),
         *(f"{name}: was there{kept}" for name in made.existing),
-        *(f"{name}: index was missing, made" for name in made.indexes),
     )
 
 
