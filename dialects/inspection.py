@@ -96,10 +96,6 @@ class Inspection(Protocol):
         """Settings of the server that matter to claims."""
         yield from ()
 
-    def open_transactions(self, connection: sa.Connection) -> Iterator[Finding]:
-        """Settings of the server that matter to open transactions that hold jobs."""
-        yield from ()
-
     def pins(self, connection: sa.Connection) -> Sequence[Pin]:
         """Who keeps old versions of rows, the oldest first. Raises NotShown if nobody is shown, but some are hidden."""
         found = [Pin(row.who, row.seconds) for row in connection.execute(self.snapshots)]

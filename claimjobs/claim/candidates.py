@@ -18,8 +18,7 @@ from claimjobs.database.transactions import discarded_if_it_fails
 from claimjobs.dialects import Key
 from claimjobs.errors import KeyUnfit, Unreadable, key_unequal
 from claimjobs.job import Job, key_of
-from claimjobs.statements.find import KeysetOrder, Selection, find, how_many, keyset_order_of
-from claimjobs.statements.settle import still_there
+from claimjobs.statements.find import KeysetOrder, Selection, columns_of, find, how_many, keyset_order_of
 from claimjobs.table.backend import Backend
 from claimjobs.table.roles import ColumnRoles
 
@@ -162,7 +161,7 @@ def check_that_keys_find(connection: sa.Connection, backend: Backend, selection:
     keys = [key_of(row) for row in connection.execute(first)]
     if not keys:
         return
-    by_key = still_there(source, backend.dialect)
+    by_key = columns_of(source, backend.dialect, source.key)
     found = {key_of(row) for row in connection.execute(by_key, {"claimjobs_keys": keys})}
     if missing := [key for key in keys if key not in found]:
         missing = [key for key in map(key_of, connection.execute(first)) if key in missing]

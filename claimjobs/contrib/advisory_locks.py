@@ -111,9 +111,8 @@ class AdvisoryJobLocks(JobLocks):
         if not sa.event.contains(pool, "checkin", _end_if_locked):
             sa.event.listen(pool, "checkin", _end_if_locked)
         name = f"{self._dialect.table_rules.place(connection, table).schema}.{table.name}"
-        locks = connection.info[SESSION_LOCKS] = SessionKeyLocks(
-            self._dialect, name, KeyText(self._roles, type(connection.dialect)())
-        )
+        text = key_text_of(self._roles, type(connection.dialect)())
+        locks = connection.info[SESSION_LOCKS] = SessionKeyLocks(self._dialect, name, text)
         return locks
 
 
@@ -130,9 +129,9 @@ class SessionKeyLocks:
     The database counts how often a session locked a key, and needs as many unlocks. So no key is locked twice.
     """
 
-    def __init__(self, dialect: Dialect, table: str, texts: KeyText) -> None:
-        """`table`: its name with the database that it is in, as a part of each lock's name."""
-        self._sessions, self._table, self._texts = dialect.sessions, table, texts
+    def __init__(self, dialect: Dialect, table: str, text: Callable[[Key], str]) -> None:
+        """`table`: its name with the database that it is in, as a part of each lock's name. `text`: writes a key."""
+        self._sessions, self._table, self._text = dialect.sessions, table, text
         self.held: set[Lock] = set()
         """Also locks of a statement that failed: it may have got some."""
 
@@ -162,23 +161,24 @@ class SessionKeyLocks:
                 self.held.clear()
 
     def _lock_of(self, key: Key) -> Lock:
-        return self._sessions.key_lock(self._table, self._texts.text(key))
+        return self._sessions.key_lock(self._table, self._text(key))
 
     def _send(self, connection: sa.Connection, statement: sa.Select[Any], locks: Iterable[Lock]) -> Sequence[Any]:
         some = list(locks)
         return connection.execute(statement, {"locks": some}).all() if some else ()
 
 
-class KeyText:
-    """Writes a key as text, equally for every driver and every description of the table."""
+def key_text_of(roles: ColumnRoles, dialect: sa.Dialect) -> Callable[[Key], str]:
+    """What writes a key as text, equally for every driver and every description of the table. `dialect`: one without a
+    driver, so that no value is wrapped for a driver.
+    """
+    writes = [_as_stored(column.type, dialect) for column in roles.key]
 
-    def __init__(self, roles: ColumnRoles, dialect: sa.Dialect) -> None:
-        """`dialect`: one without a driver, so that no value is wrapped for a driver."""
-        self._write = [_as_stored(column.type, dialect) for column in roles.key]
-
-    def text(self, key: Key) -> str:
-        texts = [same_text(write(part)) for part, write in zip(values_of(key), self._write, strict=True)]
+    def text(key: Key) -> str:
+        texts = [same_text(write(part)) for part, write in zip(values_of(key), writes, strict=True)]
         return texts[0] if len(texts) == 1 else json.dumps(texts)
+
+    return text
 
 
 def _as_stored(type_: sa.types.TypeEngine[Any], dialect: sa.Dialect) -> Callable[[Any], Any]:

@@ -41,6 +41,7 @@ from claimjobs.settle.outcomes import Outcomes
 from claimjobs.settle.refusals import REFUSALS, SWALLOWED, WriteInHalves, is_of_a_row
 from claimjobs.settle.settler import Settler
 from claimjobs.statements import owners
+from claimjobs.statements.find import columns_of
 from claimjobs.statements.key_rows import call
 from claimjobs.statements.settle import Failure, SettleGuard, release
 from claimjobs.table.backend import Backend
@@ -352,7 +353,7 @@ class Reaper:
         """The job as it is now, with its entry as it was; without columns if it is gone or cannot be read."""
         source, dialect = self._backend.source, self._backend.dialect
         reader = RowReader(source, dialect)
-        statement = CompiledStatement(owners.reclaimed(source, dialect, reader.columns))
+        statement = CompiledStatement(columns_of(source, dialect, reader.columns))
         with contextlib.suppress(sa.exc.SQLAlchemyError, ClaimjobsError):
             for attempt in self._connector.attempts(patience=1):
                 with attempt as connection:

@@ -84,8 +84,6 @@ class IdleSleeper:
         """How many other owners did not sleep at the last check."""
         self._last_active = self._beaten = self._owner_dead_at = 0.0
         self._unknown = record_of(row.backend).unknown(row.backend.owners.alias("known"))
-        self._built: dict[tuple[sa.ColumnElement[Any] | None, bool], sa.Select[Any]] = {}
-        """The statements that check for the work of a condition, or for nothing; with and without a check of owners."""
 
     # --- for idle loops --------------------------------------------------------------------------------
 
@@ -201,7 +199,6 @@ class IdleSleeper:
         if not (conditions := self._conditions):
             return WakeReason.NOT_IDLE
         wanted = {each.has_work for each in conditions}
-        self._built = {key: built for key, built in self._built.items() if key[0] is None or key[0] in wanted}
         # If only a claim finds out whether there is work for one of the loops, all of them claim when that one does.
         timed = [each for each in conditions if each.has_work is None] or conditions
         every = min(each.every for each in timed)
@@ -251,11 +248,9 @@ class IdleSleeper:
         backend = self._backend
         given = {"claimjobs_me": self._row.id, "claimjobs_claims": backend.roles.recorded_as}
         for has_work in wanted or (None,):
-            if (has_work, careful) not in self._built:
-                unknown = self._unknown if careful else None
-                self._built[has_work, careful] = owners.check(backend.owners, has_work, backend.dialect, unknown)
+            check = owners.check(backend.owners, has_work, backend.dialect, self._unknown if careful else None)
             try:
-                seen = connection.execute(self._built[has_work, careful], given).one()
+                seen = connection.execute(check, given).one()
             except sa.exc.DBAPIError as error:
                 if backend.dialect.errors.transient_kind(error) == "interrupted":  # a wake that came during the check
                     return WakeReason.WORK

@@ -18,6 +18,7 @@ from claimjobs.job import key_of
 from claimjobs.options import LEAVE, Finish
 from claimjobs.settle.outcomes import MANY, Outcomes
 from claimjobs.statements import enqueue, owners, settle, side_car
+from claimjobs.statements.find import columns_of
 from claimjobs.table.backend import Backend
 from claimjobs.table.columns import DONE, ENDED
 
@@ -198,7 +199,7 @@ class SideCarTable(OutcomeTable):
         self.done = {"keep": [OutcomeWrite(side_car.finish(pair))], "delete": [delete, remove]}
         self.before_failures = [OutcomeWrite(side_car.note(pair), may_miss=True)]
         self._ended = settle.ended(self._target)
-        self._still_there = settle.still_there(source, self.dialect)
+        self._still_there = columns_of(source, self.dialect, source.key)
 
     def done_batch(self, write: OutcomeWrite) -> None:
         """None: a statement writes only one of the two tables."""

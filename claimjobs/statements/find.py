@@ -164,6 +164,11 @@ def ends(roles: ColumnRoles, selection: Selection) -> sa.Select[Any]:
     return sa.select(sa.union_all(*(sa.select(one.subquery()) for one in (first, last))).subquery())
 
 
+def columns_of(roles: ColumnRoles, dialect: Dialect, columns: Sequence[Any]) -> sa.Select[Any]:
+    """These columns of those of the rows `keys` that are there, in any state."""
+    return dialect.restrict_to_keys(sa.select(*columns).select_from(roles.table), roles.key, roles.key_index)
+
+
 def how_many(candidates: sa.Select[Any]) -> sa.Select[Any]:
     """How many rows a search returns."""
     return sa.select(sa.func.count()).select_from(candidates.subquery("candidate"))

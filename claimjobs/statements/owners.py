@@ -123,11 +123,6 @@ def to_reclaim(roles: ColumnRoles) -> sa.Select[Any]:
     return jobs.with_for_update(skip_locked=True, key_share=True, of=roles.table)
 
 
-def reclaimed(roles: ColumnRoles, dialect: Dialect, columns: Sequence[Any]) -> sa.Select[Any]:
-    """These columns of the jobs `keys`, in any state."""
-    return dialect.restrict_to_keys(sa.select(*columns).select_from(roles.table), roles.key, roles.key_index)
-
-
 def claimed_by_nobody(roles: ColumnRoles) -> sa.ColumnElement[bool]:
     """The predicate of a row that is claimed without an owner's id.
 

@@ -151,11 +151,6 @@ def ended(target: SettleGuard) -> sa.Select[Any]:
     return dialect.restrict_to_keys(said, roles.key, roles.key_index)
 
 
-def still_there(source: ColumnRoles, dialect: Dialect) -> sa.Select[Any]:
-    """Those of `keys` that still have a row in the user's table."""
-    return dialect.restrict_to_keys(sa.select(*source.key), source.key, source.key_index)
-
-
 def _guarded(write: Write, target: SettleGuard) -> Write:
     roles, dialect = target.roles, target.dialect
     return dialect.restrict_to_keys(write.where(target.filter), roles.key, roles.key_index)

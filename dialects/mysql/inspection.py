@@ -13,12 +13,8 @@ from sqlalchemy.dialects import mysql
 from claimjobs.dialects.inspection import LOCK_TIMEOUT, Finding, Inspection, NotShown, Plan, TableRead, TableRules
 
 Row = dict[str, Any]
-LONG_WAIT: Final = 50
-"""Seconds, the default of the server."""
 
 _BINLOG: Final = sa.text("SELECT @@log_bin AS log_bin, @@session.binlog_format AS binlog_format")
-# Our own session has another one.
-_LOCK_WAIT: Final = sa.text("SELECT @@global.innodb_lock_wait_timeout")
 _LOCKS: Final = sa.text(
     "SELECT count(*) FROM performance_schema.data_locks WHERE object_name = :table AND lock_type = 'RECORD' "
     "AND object_schema = coalesce(:schema, database()) AND thread_id = "
@@ -70,16 +66,6 @@ class MySQLInspection(Inspection):
         else:
             says = "InnoDB refuses each claim: it is READ COMMITTED, and the binary log has the format STATEMENT"
             yield Finding("binlog", "will not work", says, ("SET GLOBAL binlog_format = 'ROW';",))
-
-    def open_transactions(self, connection: sa.Connection) -> Iterator[Finding]:
-        seconds = int(connection.scalar(_LOCK_WAIT))
-        says = f"innodb_lock_wait_timeout is {seconds} s on this server"
-        if seconds <= LONG_WAIT:
-            yield Finding("lock wait", "ok", says)
-        else:
-            says = f"{says}, and hold='transaction' does not change it: a settle may wait so long"
-            fix = f"SET GLOBAL innodb_lock_wait_timeout = {LONG_WAIT};"
-            yield Finding("lock wait", "warning", says, (fix,))
 
 
 class MariaDBInspection(MySQLInspection):

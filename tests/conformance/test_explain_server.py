@@ -93,16 +93,6 @@ def test_a_binary_log_of_statements_will_not_work(backend: Backend) -> None:
     assert (found.verdict, found.fix) == ("will not work", ("SET GLOBAL binlog_format = 'ROW';",))
 
 
-def test_a_long_wait_for_a_lock_is_a_warning_for_open_transactions(
-    backend: Backend, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    if not backend.dialect.interrupts:
-        pytest.skip(f"{backend.name} has no innodb_lock_wait_timeout")
-    monkeypatch.setattr("claimjobs.dialects.mysql.inspection.LONG_WAIT", 1)
-    assert "lock wait" not in {finding.check for finding in backend.queue().explain().findings}
-    assert "a settle may wait so long" in warned(backend.queue(hold="transaction").explain(), "lock wait")
-
-
 # --- snapshots -----------------------------------------------------------------------------------------------
 
 

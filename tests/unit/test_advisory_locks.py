@@ -11,7 +11,7 @@ import pytest
 import sqlalchemy as sa
 from sqlalchemy.dialects import mysql, postgresql
 
-from claimjobs.contrib.advisory_locks import KeyText
+from claimjobs.contrib.advisory_locks import key_text_of
 from claimjobs.dialects import DIALECTS
 from claimjobs.dialects.types import Instant
 from claimjobs.table.columns import Columns
@@ -33,7 +33,7 @@ def here(request: pytest.FixtureRequest) -> sa.Dialect:
 def text(here: sa.Dialect, key: Any, *types: Any) -> str:
     columns = [sa.Column(f"k{place}", kind) for place, kind in enumerate(types)]
     table = sa.Table("t", sa.MetaData(), *columns)
-    return KeyText(roles_of(table, Columns(key=[column.name for column in columns])), here).text(key)
+    return key_text_of(roles_of(table, Columns(key=[column.name for column in columns])), here)(key)
 
 
 @pytest.mark.parametrize(
