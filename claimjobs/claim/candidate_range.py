@@ -176,9 +176,6 @@ class Overfetch:
 FEW: Final = 8
 """A sweep over room for fewer batches begins at the head: from a random place its batches would become small."""
 
-Values = tuple[int, ...]
-"""The values of the columns of the order, of one row."""
-
 
 class Sweep:
     """Claims over the whole order, from a random place to the end, then from the head to that place.
@@ -196,9 +193,9 @@ class Sweep:
         self._keyset_order = keyset_order
         self._names = [column.name for column in keyset_order.columns]
         self._place: After = None
-        self._ends: list[Values] = []
-        """Where this part of the sweep ends, then the one from the head, which ends at the random place. Empty: the
-        claims are in no sweep."""
+        self._ends: list[tuple[int, ...]] = []
+        """The values of the columns where this part of the sweep ends, then the one from the head, which ends at the
+        random place. Empty: the claims are in no sweep."""
         self.is_over = True
         """Whether the next claim begins a sweep."""
 
@@ -228,7 +225,7 @@ class Sweep:
         else:  # no job is left after that place; after the head there is none at all
             self._place, self._ends = None, self._ends[1:] if request.after is not None else []
 
-    def _go_on_after(self, values: Values) -> None:
+    def _go_on_after(self, values: tuple[int, ...]) -> None:
         if self._ends and values < self._ends[0]:
             self._place = self._keyset_order.place(dict(zip(self._names, values, strict=True)))
         else:
