@@ -190,9 +190,9 @@ def first_locked_group(reader: RowReader, locked: Sequence[Any], size: int) -> t
     Only locked rows tell that: after a search, and before the lock, another consumer may have claimed a candidate, and
     its batch may have failed as a whole. The rows that are left out stay locked until the transaction ends.
     """
-    if not reader.has_suspects(locked):
-        return locked, False
     sizes = reader.group_sizes(locked)
+    if not any(sizes):
+        return locked, False
     group = [row for row, other in zip(locked, sizes, strict=True) if other == sizes[0]]
     return group[: at_most(size, sizes[0])], bool(sizes[0])
 

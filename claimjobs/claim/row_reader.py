@@ -80,18 +80,6 @@ class RowReader:
         """Whether the row has no job: an outer join leaves the columns of the job NULL."""
         return row[self._places[self._roles.key[0].name][0]] is None
 
-    def has_suspects(self, rows: Sequence[Sequence[Any]]) -> bool:
-        """Whether any row is a suspect. The first of joined columns is read without splitting the text."""
-        suspect = self._roles.suspect
-        if suspect is None:
-            return False
-        place, make = self._places[suspect.name]
-        if make is None:
-            return any(map(itemgetter(place), rows))
-        if self.parts.joined and self.parts.joined[0] is suspect and all(row[place][:2] == "0," for row in rows):
-            return False
-        return any(self.group_sizes(rows))
-
     def group_sizes(self, rows: Iterable[Sequence[Any]]) -> list[int]:
         """The size of each job's group of suspects."""
         suspect = self._roles.suspect
