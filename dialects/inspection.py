@@ -155,6 +155,8 @@ class TableRules(Protocol):
     """Types whose values, as a driver reads them, are equal to the stored ones. tests/foreign/keys.py proves it."""
     inexact_types: ClassVar[tuple[type[sa.types.TypeEngine[Any]], ...]] = (sa.Float,)
     """Exceptions among them: a server sends an approximate number with fewer digits than it stores."""
+    last_character: ClassVar[str] = "\U0010ffff"
+    """The last one that a name can have."""
 
     # Each asks about the table that `named` names. None: a database has no such thing.
     place_of: ClassVar[sa.TextClause]

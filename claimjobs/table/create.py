@@ -186,10 +186,12 @@ def _in_one_schema(connection: sa.Connection, tables: list[sa.Table], dialect: D
 
 def exists(connection: sa.Connection, table: sa.Table) -> bool:
     """Whether the database has a table of this name. Raises UnfitTable for a name that it cannot have."""
+    dialect = dialect_of(connection)
+    if (last := max(table.name)) > dialect.table_rules.last_character:
+        raise bad_name(table, ValueError(f"no name can have the character {last!r}"))
     try:
         return sa.inspect(connection).has_table(table.name, schema=table.schema)
     except sa.exc.DBAPIError as error:
-        dialect = dialect_of(connection)
         if dialect.errors.code(error) in dialect.errors.bad_name:
             raise bad_name(table, error) from error
         raise

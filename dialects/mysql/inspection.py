@@ -124,6 +124,7 @@ class MySQLTableRules(TableRules):
     # changes the bits of a BIT: a key in a claim row was not found there, and claimed again.
     exact_types = (*TableRules.exact_types, mysql.YEAR)
     inexact_types = (*TableRules.inexact_types, sa.Time, mysql.SET, mysql.BIT)
+    last_character = "\uffff"  # the server replaces those behind it by question marks
 
     # A server may compare names without regard to case: the one that is spelled so comes first.
     place_of = _about(
