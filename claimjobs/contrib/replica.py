@@ -34,8 +34,6 @@ from claimjobs.statements.find import Selection
 from claimjobs.statements.owners import me, of_process, this_process
 from claimjobs.table.backend import Backend
 
-MOST_LAG: Final = 10.0
-"""Seconds. If the replica is further behind, candidates come from the primary."""
 MEASURE_EVERY: Final = 1.0
 """Seconds between two measurements of the lag."""
 LONGEST_CONNECT, LONGEST_READ = 2, 2.0
@@ -86,7 +84,7 @@ class Replica(Locking):
                 # The first owner that this process registered for the table and that lives, and the database's time.
                 # An error of the primary is the claim's: it must not be taken for one of the replica.
                 owners = backend.owners
-                columns = (owners.c.id, owners.c.started, owners.c.beat, database_now().label("now"))
+                columns = (owners.c.id, owners.c.started, owners.c.beat, owners.c.lease, database_now().label("now"))
                 here = sa.and_(
                     owners.c.claims == backend.roles.recorded_as, of_process(owners), owners.c.died.is_(None)
                 )
@@ -124,7 +122,8 @@ class Replica(Locking):
         self._measure_at = time.monotonic() + MEASURE_EVERY
         newest = shown[0].beat if shown else owner.started
         lag = (owner.now - newest).total_seconds()
-        if lag <= MOST_LAG or (shown and newest >= owner.beat):
+        # Between two heartbeats there is less than a lease, also of an owner that sleeps.
+        if lag <= owner.lease or (shown and newest >= owner.beat):
             return None
         return f"it is {lag:.0f} s behind" if shown else "it does not replicate this database, or is far behind"
 

@@ -212,7 +212,7 @@ def check_where(found: Adoption, where: str) -> None:
     """Have the database read a predicate. Raises BadPredicate."""
     dialect = dialect_named_by(found.engine)
     trial: sa.Select[Any] = sa.select(sa.literal_column("1")).select_from(found.table).limit(0)
-    # The line break lets it end in a comment. Parentheses around it, because an OR would change what is beside it.
+    # Parentheses around it, because an OR would change what is beside it.
     whole = Grouping(Enclosed(sa.literal_column(where, sa.Boolean), dialect.lexis, "predicate"))
     with connected(found.engine) as connection, predicate_errors(dialect):
         connection.execute(trial.where(whole))

@@ -177,7 +177,6 @@ def test_a_replica_that_is_too_far_behind_is_left_and_used_again(
     pair: Pair, queue_at: Callable[..., Queue], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.WARNING)
-    monkeypatch.setattr(module, "MOST_LAG", 0.5)
     monkeypatch.setattr(module, "MEASURE_EVERY", 0.05)
     queue = queue_at()
     queue.enqueue(jobs(40))
@@ -257,9 +256,8 @@ def test_a_replica_that_answers_too_late_is_left(
 
 @pytest.fixture
 def soon_behind(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
-    """Half a second is too far behind."""
+    """It is found out soon that a replica is a lease behind."""
     caplog.set_level(logging.WARNING)
-    monkeypatch.setattr(module, "MOST_LAG", 0.5)
     monkeypatch.setattr(module, "MEASURE_EVERY", 0.05)
 
 
