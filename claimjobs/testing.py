@@ -154,7 +154,6 @@ def _ending(handler: Callable[..., Any], ends: list[BaseException]) -> Callable[
 
 
 def _chosen(queue: Queue, connection: CallersTransaction | None, clock: Clock | None) -> Settings:
-    """The parameters of the queue, as the test wants them."""
     chosen = queue.settings
     if connection is not None and isinstance(chosen.now, database_now):
         # The time of an open transaction is that of its beginning: what a handler delays by nothing would not be due.

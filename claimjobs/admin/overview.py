@@ -129,11 +129,6 @@ class Overview:
         owners = self.backlog.owners
         return not owners or owners["awake"] + owners["asleep"] > 0
 
-    @property
-    def dead_owners_first(self) -> Sequence[OwnerStats]:
-        """The owners in the order in which a person wants to see them."""
-        return sorted(self.owners, key=lambda owner: (not owner.dead, owner.id))
-
     def count(self, state: str) -> str:
         """How many jobs are in this state, in words: with a plus if there may be more."""
         return f"{self.jobs(state):,}{'' if self.is_exact(state) else '+'}"

@@ -192,7 +192,6 @@ class StoredJobs:
     def _key_pages(
         self, connector: Connector, chosen: Sequence[Predicate], order: Sequence[Column]
     ) -> Iterator[Sequence[Key]]:
-        """The keys of the rows that meet these predicates, page by page in this order."""
         after = None
         while True:
             page = stored_jobs.page(self._source, self._dialect, order, chosen, after=after, order=order)
@@ -247,7 +246,6 @@ class StoredJobs:
                 raise parts.refused_all
 
     def _write_dead(self, statement: Any, keys: Iterable[Key] | None, where: Where, *, what: str) -> int:
-        """Write these dead jobs, or those that match `where`."""
         self._roles.need_state(DEAD, what)
         narrower = self._job_rows.meeting(predicates_of(where, self._source, self._dialect.lexis))
         with self._connect() as connector:

@@ -208,7 +208,6 @@ def _answer(question: str, option: str, **prompt: Any) -> str:
 
 
 def _states(found: Adoption, kind: str, texts: tuple[str, ...]) -> dict[str, Any]:
-    """The values of the states: those that are given, and those that a person says."""
     given: dict[str, str] = {}
     for text in texts:
         state, is_there, value = text.partition("=")

@@ -121,7 +121,6 @@ def enqueue(
 
 
 def _enqueue_every(queue: Queue, rows: FileRows, every: str, **how: Any) -> int:
-    """Enqueue the rows at each tick, until a signal. Returns the exit code."""
     template = list(rows)
     if rows.bad:
         say("nothing is enqueued: correct these lines first")

@@ -217,7 +217,6 @@ def _choice(queue: Queue, ids: tuple[str, ...], where: str | None, **_: bool) ->
 
 
 def _end(context: click.Context, counted: dict[str, int], missing: list[Any], *, as_json: bool) -> None:
-    """Print the count, and tell which keys are those of no dead job."""
     data(json.dumps(counted) if as_json else next(iter(counted.values())))
     if missing:
         which = ", ".join(map(key_in_message, missing))
@@ -237,7 +236,6 @@ def _line(*fields: Any) -> str:
 
 
 def _fields(queue: Queue, entry: StoredJob) -> tuple[object, ...]:
-    """The values of a job, in the order of HEADER."""
     value_of = queue.roles.value_of
     record: Mapping[str, Any] = entry.record or {}
     at = value_of("run_at" if entry.state == UNCLAIMED else "owner_date", record, None)

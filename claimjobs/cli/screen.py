@@ -197,7 +197,6 @@ def _effort(total: Report, *, verbose: bool) -> Iterator[str]:
 
 
 def _phase(snapshot: Snapshot) -> str:
-    """The phase; of a pause also the reason."""
     reason = snapshot.pause_reason if snapshot.phase == "paused" else None
     return f"paused ({visible(reason)})" if reason else snapshot.phase
 

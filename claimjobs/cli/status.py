@@ -104,7 +104,6 @@ def status(context: click.Context, /, target: Target, as_json: bool, check: bool
 def _exceeded(
     stats: Stats, max_age: timedelta | None, max_dead: int | None, max_waiting: int | None, min_owners: int | None
 ) -> Iterator[str]:
-    """What is wrong, with the limit that says so."""
     if max_age is not None:
         limit = f"(--max-age {age(max_age.total_seconds())})"
         if stats.oldest is None and stats.due:

@@ -99,7 +99,6 @@ def setup_tables(target: Target, add: list[str], recreate: bool, yes: bool, sql:
 
 
 def _add(queue: Queue, add: list[str], *, yes: bool, sql: bool) -> None:
-    """Print the statements, and run them after a question."""
     statements = additions(queue.engine, queue.settings, add)
     for statement in statements:
         show_sql(statement)
@@ -229,8 +228,6 @@ def upgrade_tables(
       claimjobs upgrade-tables --yes
       claimjobs upgrade-tables --only jobs
     """
-    if check and sql:
-        raise click.UsageError("--check and --sql both change nothing: give only one of them")
     with target.engine() as engine:
         found = plan(engine, only)
         if not found and not sql:

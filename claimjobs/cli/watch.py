@@ -131,7 +131,6 @@ class _Watch:
             self._typed += key
 
     def _done(self, key: str, answer: str) -> str:
-        """Do what was asked; return what became of it."""
         queue = self._queue
         try:
             if key == "p":

@@ -66,7 +66,7 @@ class CompiledStatement:
         """Send it; how many rows it has written."""
         text = None if self._is_new else self.text_for(connection, given)
         if text is not None:
-            return _sent(text, connection, given, _rowcount)
+            return _sent(text, connection, given, lambda cursor: int(cursor.rowcount))
         with connection.execute(self.statement, given) as result:
             self._is_new = False
             return int(result.rowcount)
@@ -169,7 +169,6 @@ def _is_straight(connection: sa.Connection) -> bool:
 
 
 def _sent(text: Text, connection: sa.Connection, given: Given, take: Callable[[Any], Taken]) -> Taken:
-    """Send it, and return what `take` takes from the driver's cursor."""
     driver_connection = connection.connection
     cursor = parameters = None
     try:
@@ -220,7 +219,3 @@ def rows_together(connection: sa.Connection, sessions: Sessions, sent: Sequence[
 def _all_rows(cursor: Any) -> Sequence[Any]:
     rows: Sequence[Any] = cursor.fetchall()
     return rows
-
-
-def _rowcount(cursor: Any) -> int:
-    return int(cursor.rowcount)

@@ -139,7 +139,6 @@ def shown(url: sa.URL) -> str:
 
 
 def _require_known(name: str, driver: str) -> None:
-    """Raise UnknownDatabase unless claimjobs works with this database, and with this driver."""
     if name not in DIALECTS:
         raise UnknownDatabase(
             f"claimjobs does not know {name!r}, only {', '.join(sorted(DIALECTS))}: give a URL such as {EXAMPLES}"
@@ -153,7 +152,6 @@ def _require_known(name: str, driver: str) -> None:
 
 
 def _refuse_misread(url: sa.URL) -> None:
-    """Refuse a URL with an option that does not mean what it says."""
     misread = DIALECTS[url.get_backend_name()]().sessions.misread_option(url.get_driver_name(), url.query)
     if misread is not None:
         option, step = misread

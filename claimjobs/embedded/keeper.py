@@ -182,7 +182,6 @@ class Keeper:
             raise Problem(f"process {number} could not be ended: end it with `kill -INT {number}`")
 
     def _run(self, command: Sequence[str | Path], data: Path, say: str = "") -> None:
-        """Run a program of Postgres, and wait for its end."""
         done = subprocess.run(  # noqa: S603 - the wheel's own programs
             command,
             input=say,
@@ -240,7 +239,6 @@ class Keeper:
 
 @contextlib.contextmanager
 def _locked(file: Path) -> Iterator[None]:
-    """A lock of all keepers, for a `with` block."""
     with file.open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         yield
@@ -251,7 +249,6 @@ def _environment(data: Path) -> dict[str, str]:
 
 
 def _lines(file: Path) -> list[str]:
-    """The lines of a file; none if it is missing."""
     try:
         return file.read_text(errors="replace").splitlines()
     except OSError:

@@ -16,7 +16,6 @@ from claimjobs.dialects.inspection import VERDICTS, Finding, NotShown, Verdict
 from claimjobs.errors import AccessDenied, BadPredicate, ClaimjobsError, SettingUnfit, UnfitTable
 from claimjobs.explain import server
 from claimjobs.explain.plans import Planned, Subject, plan_findings
-from claimjobs.options import HoldKind
 
 SECONDS: Final = 10.0
 """The longest that one statement may take, if the caller gives no time for all."""
@@ -31,12 +30,8 @@ CHECKS: Final[Checks] = {
     "settings": server.settings,
     "snapshots": server.snapshots,
     "wake": server.wake,
+    "time limits": server.open_transactions,
 }
-OF_HOLDS: Final[dict[HoldKind, Checks]] = {
-    "lease": {},
-    "transaction": {"time limits": server.open_transactions},
-}
-"""What is checked for one way to hold claims."""
 
 
 @dataclass(frozen=True)
@@ -82,7 +77,7 @@ def explain(engine: sa.Engine, subject: Subject, *, analyze: bool, seconds: floa
         if not (subject.inspection.limits_transaction or is_ours):
             longest = None  # another client of a pooler would inherit the limit
         trial: Checks = {"row locks": server.claim_once} if analyze else {}
-        for name, check in {**CHECKS, **OF_HOLDS[subject.hold], **trial}.items():
+        for name, check in {**CHECKS, **trial}.items():
             if time.monotonic() <= deadline:
                 findings.extend(_found(name, check, connection, subject, longest=longest))
     return Explanation(backend.source.name, tuple(findings), tuple(subject.planned))

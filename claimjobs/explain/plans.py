@@ -15,7 +15,7 @@ from claimjobs.database.error_translation import reason
 from claimjobs.dialects import Key
 from claimjobs.dialects.inspection import Finding, Inspection, Plan, TableRead
 from claimjobs.job import key_of
-from claimjobs.options import HoldKind, Liveness
+from claimjobs.options import Liveness
 from claimjobs.settle.settler import Settler
 from claimjobs.statements import samples
 from claimjobs.statements.stored_jobs import count
@@ -41,7 +41,6 @@ class Subject:
     plan: ClaimPlan
     settler: Settler
     liveness: Liveness
-    hold: HoldKind
     planned: list[Planned] = field(default_factory=list, init=False)
     """The statements with their plans, from `plan_findings` on."""
 

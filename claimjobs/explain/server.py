@@ -50,7 +50,11 @@ def settings(connection: sa.Connection, subject: Subject) -> Iterator[Finding]:
 
 
 def open_transactions(connection: sa.Connection, subject: Subject) -> Iterator[Finding]:
-    """Whether the server ends an open transaction that holds jobs before its handler may be called a hang."""
+    """Whether the server ends an open transaction that holds jobs before its handler may be called a hang. Nothing for a
+    queue by lease.
+    """
+    if subject.backend.by_lease:
+        return
     longest = subject.liveness.max_batch_time
     limits = subject.backend.dialect.sessions.idle_limits(connection)
     short = [f"{name} = {seconds:g} s" for name, seconds in limits.items() if seconds < longest]

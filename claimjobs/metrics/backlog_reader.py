@@ -67,7 +67,6 @@ class BacklogReader:
         return self._last
 
     def _read(self) -> None:
-        """Read, and log once that the queue cannot be read, and once that it can be again."""
         before = self._last.error
         try:
             self._last = Reading(self._read_now(), None)

@@ -42,7 +42,7 @@ footer { color: gray; }
 
 def owner_rows(seen: Overview, most: int) -> Iterator[tuple[object, ...]]:
     """The first owners, dead ones before others."""
-    for owner in seen.dead_owners_first[:most]:
+    for owner in sorted(seen.owners, key=lambda owner: (not owner.dead, owner.id))[:most]:
         yield owner.id, f"{owner.host}:{owner.pid}", f"{owner.jobs:,}", f"{age(owner.silence)} ago", owner.life
 
 
@@ -120,7 +120,6 @@ def _warning(text: str) -> str:
 
 
 def _table(heading: str, titles: Sequence[str], rows: Iterable[Iterable[object]]) -> str:
-    """A table; nothing if it has no rows."""
     lines = "".join(f"<tr>{''.join(map(_cell, row))}</tr>\n" for row in rows)
     head = "".join(f"<th>{_text(title)}</th>" for title in titles)
     above = f"<h2>{heading}</h2>\n" if heading else ""
@@ -140,7 +139,6 @@ def _text(value: object) -> str:
 
 
 def _plot(state: str, counts: Sequence[tuple[datetime, int]]) -> str:
-    """How many jobs were in a state, over the readings that are kept."""
     if len(counts) < 2:
         return ""
     (begin, _), (end, _) = counts[0], counts[-1]

@@ -149,7 +149,7 @@ class Consumer:
                 raise
             name = backend.source.name
             raise not_consumer(name, reason(error), f"SELECT, UPDATE and perhaps DELETE on {name}") from error
-        return Subject(backend, self.plans.plan(None), self.settler(), self._settings.liveness, self._settings.hold)
+        return Subject(backend, self.plans.plan(None), self.settler(), self._settings.liveness)
 
     # --- claiming ----------------------------------------------------------------------------------------
 

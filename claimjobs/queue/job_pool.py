@@ -241,7 +241,6 @@ class JobPool(BatchLoop):
         return self._consumer.batch(claimed, ahead=True) if self._hold.take_following(claimed) else None
 
     def _release(self, items: Iterable[PooledJob]) -> None:
-        """Release jobs without an outcome."""
         for some in self._taken(items):
             for item in some:
                 item.cancelled = True

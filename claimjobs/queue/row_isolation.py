@@ -132,7 +132,6 @@ class RowIsolation:
                 raise
 
     def _only(self, plan: ClaimPlan, keys: list[Key]) -> ClaimPlan:
-        """The plan for these rows alone."""
         key = self._access.backend.source.key
         among = key[0].in_(keys) if len(key) == 1 else sa.tuple_(*key).in_(keys)
         selection = replace(plan.selection, due=sa.and_(plan.selection.due, among), in_sweeps=False)

@@ -113,7 +113,6 @@ def _is_fruitless(queue: Queue, batch: Batch, failure: BaseException) -> bool:
 
 
 def _handled(queue: Queue, batch: Batch, handler: Handler, observer: BatchObserver) -> BaseException | None:
-    """Handle and settle a batch; return what the handler raised."""
     raised: BaseException | None = None
     table = queue.table.fullname
     with batch:

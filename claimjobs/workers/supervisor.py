@@ -313,7 +313,6 @@ class Supervisor:
             self.stop()
 
     def _idle_seconds(self) -> float:
-        """Seconds since a consumer last held a job, or since all were ready."""
         if self._ready_at is None or any(child.state.is_busy for child in self.consumers):
             return 0.0
         return time.monotonic() - max(self._ready_at, *(child.active for child in self.consumers))
