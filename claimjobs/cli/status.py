@@ -22,7 +22,6 @@ from claimjobs.dialects.inspection import VERDICTS, Verdict
 from claimjobs.explain.explainer import Explanation
 from claimjobs.instants import age
 from claimjobs.key_text import visible
-from claimjobs.metrics import require_prometheus_client
 from claimjobs.metrics.backlog_reader import EVERY
 from claimjobs.metrics.http_server import serving
 from claimjobs.metrics.page import PageReader, queue_pages
@@ -258,7 +257,6 @@ def exporter(target: Target, port: int, bind: str, every: float, limit: int) -> 
       claimjobs exporter --port 9187
       claimjobs exporter --port 9187 --map orders.toml
     """
-    require_prometheus_client()
     from claimjobs.metrics.collectors import TableCollector, metrics_page  # noqa: PLC0415 - an extra
 
     with target.queue() as queue, log_as_messages():

@@ -6,16 +6,20 @@ from collections.abc import Iterator, Mapping
 from typing import Any, Final
 from wsgiref.types import WSGIApplication
 
-from prometheus_client import CollectorRegistry, make_wsgi_app
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
-from prometheus_client.registry import Collector
-
 from claimjobs.admin.overview import COUNTED, LIMIT
 from claimjobs.batch.batch import SAMPLES
+from claimjobs.errors import ExtraMissing
 from claimjobs.metrics.backlog_reader import EVERY, BacklogReader, Reading
 from claimjobs.queue.queue import Queue
 from claimjobs.report import Report
 from claimjobs.settle.outcomes import OUTCOME_KINDS
+
+try:
+    from prometheus_client import CollectorRegistry, make_wsgi_app
+    from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
+    from prometheus_client.registry import Collector
+except ModuleNotFoundError as error:
+    raise ExtraMissing("prometheus_client is not installed: run `pip install 'claimjobs[metrics]'`") from error
 
 Figure = tuple[str, str, float | Mapping[str, float]]
 """The name of a metric, its help text and its value; with a label of LABELS a value for each value of that."""

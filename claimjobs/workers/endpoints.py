@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Final
 from wsgiref.types import StartResponse, WSGIApplication, WSGIEnvironment
 
 from claimjobs.log_events import SERVING
-from claimjobs.metrics import require_prometheus_client
 from claimjobs.metrics.backlog_reader import BacklogReader
 from claimjobs.metrics.http_server import LOOPBACK, answer, serving
 from claimjobs.report import Report
@@ -57,7 +56,6 @@ class Endpoints:
             return _answer(start, missing(supervisor, reader))
 
         if self.metrics_port is not None:
-            require_prometheus_client()
             from claimjobs.metrics.collectors import TableCollector, metrics_page  # noqa: PLC0415 - an extra
 
             counts = SupervisorCollector(supervisor, reader.table)

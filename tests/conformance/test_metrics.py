@@ -6,7 +6,7 @@ from prometheus_client import CollectorRegistry, generate_latest
 
 from claimjobs import Queue
 from claimjobs.batch.batch import SAMPLES
-from claimjobs.metrics import QueueCollector
+from claimjobs.metrics.collectors import QueueCollector
 from tests.backends import Backend
 from tests.conformance.jobs import jobs
 from tests.process.scrape import Samples, parsed

@@ -109,6 +109,7 @@ def test_a_port_in_use_is_told(anywhere: Backend) -> None:
 
 def test_without_its_package_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "prometheus_client", None)
+    monkeypatch.delitem(sys.modules, "claimjobs.metrics.collectors", raising=False)
     ended = claimjobs("exporter", "--port", "0", "--url", "postgresql://nobody@127.0.0.1:1/none")
     assert ended.code == exits.FAILURE
     assert "pip install 'claimjobs[metrics]'" in ended.err
