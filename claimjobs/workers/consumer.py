@@ -23,7 +23,6 @@ from claimjobs.queue.batch_loop import FRUITLESS, Drain, fields_of, log, log_los
 from claimjobs.queue.job_pool import PoolObserver
 from claimjobs.queue.queue import Queue
 from claimjobs.signals import Cancelled
-from claimjobs.table.predicates import Where
 from claimjobs.workers.handlers import Handler
 
 FIRST_PAUSE = 0.1
@@ -53,7 +52,6 @@ def consume(
     handler: Handler,
     *,
     size: int = 100,
-    where: Where = None,
     drain: Drain = False,
     poll: float = 1.0,
     idle: float | None = None,
@@ -70,7 +68,7 @@ def consume(
     """
     backoff, fruitless = Backoff(FIRST_PAUSE, LONGEST_PAUSE, least=1.0), 0
     observer = observer or BatchObserver()
-    for batch in queue.batches(size, where, drain=drain, poll=poll, idle=idle):
+    for batch in queue.batches(size, drain=drain, poll=poll, idle=idle):
         failure = _settled(queue, batch, handler, observer)
         if failure is None:
             backoff.reset()

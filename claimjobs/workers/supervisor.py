@@ -153,7 +153,7 @@ class Supervisor:
         except (ClaimjobsError, sa.exc.SQLAlchemyError):  # the consumers meet it, too, and say so
             return
         for found in findings:
-            if found.verdict in ("warning", "will not work") and found.check != "comments":  # that is said already
+            if found.verdict in ("warning", "will not work"):
                 fields = {"event": FINDING, "check": found.check, "verdict": found.verdict}
                 says = f"{found.says}: {' '.join(found.fix)}" if found.fix else found.says
                 start_log.warning("%s: %s", found.check, says, extra=fields)
