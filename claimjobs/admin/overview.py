@@ -245,8 +245,8 @@ def _failed_job(stored: StoredJob, roles: ColumnRoles, now: datetime | None = No
 class History:
     """The last readings of one queue."""
 
-    def __init__(self, kept: int = KEPT) -> None:
-        self._readings: deque[Overview] = deque(maxlen=kept)
+    def __init__(self) -> None:
+        self._readings: deque[Overview] = deque(maxlen=KEPT)
 
     def add(self, reading: Overview) -> None:
         """Add the newest one."""

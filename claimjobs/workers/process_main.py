@@ -65,6 +65,9 @@ HUNG = 75
 DEMONSTRATION_PAUSE = 0.1
 """Seconds that the article's consumers spend on a batch."""
 
+GENERATED_AT_ONCE = 10
+"""Jobs that a generator enqueues in one transaction."""
+
 LENGTH = 64
 """Characters of each payload column, as many as the article's columns hold."""
 
@@ -88,7 +91,6 @@ class Plan:
     """MODULE:FUNCTION of the hooks."""
     setup: str | None = None
     """MODULE:FUNCTION of a context manager that each consumer enters before its first batch."""
-    commit_every: int = 10
     observed: bool = False
     """Whether metrics or health are served: then consumers measure their batches."""
     verbose: bool = False
@@ -187,7 +189,7 @@ def run_generator(plan: Plan, jobs: int | None, rate: float | None, pipe: Connec
     with _working(plan, pipe) as (queue, supervisor):
         supervisor.start()
         rows, due = islice(article_rows(), jobs), time.monotonic()
-        while not queue.stopping and (chunk := list(islice(rows, plan.commit_every))):
+        while not queue.stopping and (chunk := list(islice(rows, GENERATED_AT_ONCE))):
             if rate is not None:
                 due = max(due, time.monotonic() - 1.0)  # a delay of up to a second is caught up
                 queue.wait(max(0.0, due - time.monotonic()))
