@@ -85,7 +85,7 @@ def test_list_is_a_line_a_job_with_its_key_first(database: Backend) -> None:
 
 def test_list_takes_a_predicate_and_a_limit(database: Backend) -> None:
     dead_jobs(database, "a", "Timeout: b", "Timeout: c")
-    words = ("--where", "last_error like 'Timeout%' -- those", "--limit", "1")
+    words = ("--where", "last_error like 'Timeout%'", "--limit", "1")
     ended = listed(database, *words)
     assert timeless(ended.out) == "2\tdead\t1\tat\tTimeout: b\n"
     assert ended.err == "claimjobs: these are the first 1: --limit N lists more\n"
