@@ -50,8 +50,8 @@ def settings(connection: sa.Connection, subject: Subject) -> Iterator[Finding]:
 
 
 def open_transactions(connection: sa.Connection, subject: Subject) -> Iterator[Finding]:
-    """Whether the server ends an open transaction that holds jobs before its handler may be called a hang. Nothing for a
-    queue by lease.
+    """Whether the server ends an open transaction that holds jobs before its handler may be called a hang. For a queue
+    by lease nothing.
     """
     if subject.backend.by_lease:
         return
