@@ -181,6 +181,7 @@ class UnfitTable(ClaimjobsError):
 
 _WITHOUT_TABLE = ("jobs", "claimjobs_owners", "claimjobs_queues", "claimjobs_batches")
 """What `claimjobs setup-tables` makes if no table is named."""
+_DOT = " (the schema is before the last dot; a table with a dot in its own name is described in Python, as a Table)"
 
 
 class TableMissing(UnfitTable):
@@ -196,6 +197,7 @@ class TableMissing(UnfitTable):
             step = f"run `claimjobs setup-tables{'' if words is None else f' {words}'}`, or check the name and the URL"
         else:  # a name alone would make the table of the demonstration
             step = "check the name and the URL; `claimjobs setup-tables --table MODULE:ATTRIBUTE` makes a described one"
+            step += _DOT if "." in name else ""
         super().__init__(f"{what}: {step}")
 
 

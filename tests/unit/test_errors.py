@@ -132,6 +132,11 @@ def test_a_command_that_is_suggested_is_quoted_for_a_shell() -> None:
     assert "--table 'my jobs' --add run_at`" in str(errors.ColumnMissing("my jobs", "run_at", "waiting"))
 
 
+def test_a_table_whose_name_has_a_dot_is_told_how_names_are_read() -> None:
+    assert "the schema is before the last dot" in str(errors.TableMissing("shop.mails"))
+    assert "dot" not in str(errors.TableMissing("mails"))
+
+
 def test_an_error_passes_if_another_attempt_may_succeed() -> None:
     engine = sa.create_engine("postgresql+psycopg://")
     deadlock, syntax = psycopg.errors.DeadlockDetected(), psycopg.errors.SyntaxError()
