@@ -10,6 +10,7 @@ import termios
 import tty
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from itertools import count
 from typing import Final
 
 import click
@@ -22,17 +23,17 @@ from rich.text import Text
 
 from claimjobs.admin.overview import COUNTED, History, Overview, outlook
 from claimjobs.cli.console import asks as somebody_answers
-from claimjobs.cli.console import log_as_messages, on_terminal
+from claimjobs.cli.console import log_as_messages, number, on_terminal, show
 from claimjobs.cli.jobs import keys_of
-from claimjobs.cli.options import Seconds
+from claimjobs.cli.options import AT_LEAST_1, Seconds
 from claimjobs.cli.queue_options import Target, queue_options
 from claimjobs.database.error_translation import reason
 from claimjobs.errors import ClaimjobsError
 from claimjobs.instants import age
-from claimjobs.key_text import visible
+from claimjobs.key_text import key_in_message, visible
 from claimjobs.metrics.page import FAILED, KEYS, OWNERS, failed_rows, key_rows, owner_rows
 from claimjobs.queue.queue import Queue
-from claimjobs.signals import on_signals
+from claimjobs.signals import graceful, on_signals
 
 EVERY: Final = 2.0
 """Seconds between two readings."""
@@ -56,13 +57,14 @@ ABOVE_OWNERS: Final = 8
 
 @click.command()
 @click.option("--every", type=Seconds(), default=EVERY, help="Read the queue so often.")
+@click.option("--times", type=AT_LEAST_1, metavar="N", help="End after so many readings.")
 @queue_options
-def watch(target: Target, every: float) -> None:
+def watch(target: Target, every: float, times: int | None) -> None:
     """Show a queue until q or Ctrl-C: jobs by state with their course, owners, the last dead jobs; with --per-key
     also the keys that wait longest for their turn, and those that a limit or a rate holds back.
 
-    p pauses the queue, r ends the pause, t retries dead jobs, c cancels jobs; each asks first. It needs a terminal:
-    elsewhere `claimjobs status` counts the jobs.
+    p pauses the queue, r ends the pause, t retries dead jobs, c cancels jobs; each asks first. Without a terminal it
+    prints a line for each reading.
 
     Jobs are counted up to 10,000 in each state, so that no reading takes long: `10,000+` means so many or more. The
     change of a state is per second, over the last 30 s.
@@ -71,13 +73,18 @@ def watch(target: Target, every: float) -> None:
     Examples:
       claimjobs watch
       claimjobs watch --table emails --every 5
+      claimjobs watch --times 1 > now.txt
     """
-    if not (on_terminal() and somebody_answers()):
-        raise click.UsageError(
-            "watch needs a terminal, whose keys it answers: `claimjobs status` shows the queue elsewhere"
-        )
     with target.queue() as queue, log_as_messages():
-        _Watch(queue).on_screen(every)
+        if on_terminal() and somebody_answers():
+            _Watch(queue).on_screen(every, times)
+            return
+        with graceful(queue.stop, queue.stop):
+            for reading in count(1):
+                show(line(queue.overview()))
+                if reading == times or queue.stopping:
+                    return
+                queue.wait(every)
 
 
 class _Watch:
@@ -92,15 +99,15 @@ class _Watch:
         """What became of the last answer."""
         self._ends = False
 
-    def on_screen(self, every: float) -> None:
+    def on_screen(self, every: float, times: int | None) -> None:
         """Redraw until it is ended. What fails is told in the last line, and tried again."""
         console = Console(markup=False, emoji=False, highlight=False)
         with _keys_at_once(), Live(console=console, screen=True, auto_refresh=False) as live:
             self._history.add(seen := self._queue.overview())
-            while True:
+            for reading in count(1):
                 asks = self._says if self._key is None else QUESTIONS[self._key] + self._typed
                 live.update(screen(seen, self._history, console.size, asks=asks), refresh=True)
-                if self._ends:
+                if self._ends or (times is not None and reading >= times and self._key is None):
                     return
                 if select.select([sys.stdin], [], [], every)[0]:
                     for key in os.read(sys.stdin.fileno(), 1_024).decode(errors="ignore") or QUIT[0]:
@@ -157,6 +164,20 @@ def _keys_at_once() -> Iterator[None]:
 
 
 # --- what is drawn -------------------------------------------------------------------------------------------
+
+
+def line(seen: Overview) -> str:
+    """The queue in one line."""
+    owners = ", ".join(f"{jobs:,} {life}" for life, jobs in seen.backlog.owners.items() if jobs)
+    parts = [*(f"{seen.count(state)} {state}" for state in COUNTED), *outlook(seen)]
+    if owners:
+        parts.append(f"owners: {owners}")
+    if seen.retrying:
+        worst = seen.retrying[0]
+        times = "" if worst.failures is None else f" ({number(worst.failures, 'failure')})"
+        parts.append(f"job {key_in_message(worst.key)}{times}: {_one_line(worst.error)}")
+    paused = f"{_paused(seen)}, " if seen.paused is not None else ""
+    return f"{seen.now:%H:%M:%S} {seen.table}: {paused}{', '.join(parts)}"
 
 
 def screen(seen: Overview, history: History, size: tuple[int, int], *, asks: str = "") -> Layout:

@@ -110,6 +110,21 @@ def test_sigterm_restores_the_terminal(anywhere: Backend) -> None:
         assert terminal.local_modes == before
 
 
-def test_without_a_terminal_it_is_refused() -> None:
-    ended = claimjobs("watch")
-    assert (ended.code, "`claimjobs status` shows the queue" in ended.err) == (exits.USAGE, True)
+def test_after_the_last_reading_it_ends_with_the_answer_to_a_question(anywhere: Backend) -> None:
+    dead_jobs(anywhere, "no such street")
+    with watching(anywhere, "--every", "60", "--times", "2") as terminal:
+        terminal.wait_for("no such street")
+        terminal.type("p")
+        terminal.wait_for("for this reason")
+        terminal.type("d")
+        terminal.wait_for("none, Esc: do not): d")
+        terminal.type("\x1b")
+        assert terminal.process.wait(DEADLINE) == exits.OK
+
+
+def test_without_a_terminal_it_prints_lines(database: Backend) -> None:
+    dead_jobs(database, "no such street")
+    ended = claimjobs("watch", "--times", "2", "--every", "0.1", "--url", database.url)
+    assert (ended.code, ended.err) == (exits.OK, "")
+    says = r"[\d:]{8} jobs: 1 unclaimed, 0 claimed, 1 dead, 1 due, the oldest has been due for \d+ s, owners: 1 awake"
+    assert re.fullmatch(f"{says}\n{says}\n", ended.out), ended.out

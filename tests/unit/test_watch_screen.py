@@ -11,7 +11,7 @@ from rich.console import Console
 
 from claimjobs.admin.overview import COUNTED, Backlog, FailedJob, History, KeyState, Overview
 from claimjobs.admin.stats import OwnerStats
-from claimjobs.cli.watch import screen, sparkline
+from claimjobs.cli.watch import line, screen, sparkline
 
 NOON = datetime(2026, 11, 27, 12, tzinfo=UTC)
 LIVES = {"awake": 2, "asleep": 0, "dead": 1}
@@ -86,7 +86,7 @@ def test_jobs_that_will_be_tried_again_come_before_the_dead() -> None:
     place = lines.index("failed job failures next try last error")
     assert lines[place + 1 : place + 3] == ["17 4 in 1 min 2 s KeyError: 'address'", "18 1 due timeout\\x1b"]
     assert lines[place + 3].startswith("0 3 dead OSError: mailbox full")
-    assert any("2 failed and will be tried again" in text for text in lines)
+    assert "2 failed and will be tried again" in line(seen)
 
 
 def test_both_kinds_of_failed_jobs_are_shown_and_no_row_is_lost_to_a_long_outlook() -> None:
@@ -119,8 +119,17 @@ def test_the_change_of_a_state_is_that_of_the_last_half_minute() -> None:
 def test_of_more_jobs_than_are_counted_no_change_is_known() -> None:
     seen, history = history_of(9_000, 9_500, 10_000)
     assert history.change("unclaimed") is None
-    assert any(" ".join(text.split()).startswith("unclaimed 10,000+") for text in drawn(seen, history, (80, 24)))
+    assert "10,000+ unclaimed" in line(seen)
     assert history_of(5)[1].change("unclaimed") is None
+
+
+def test_a_line_says_what_is_paused_and_what_is_dead() -> None:
+    seen, _ = history_of(20, 10)
+    paused = replace(seen, paused=65.0, pause_reason="deploy\x1b")
+    assert line(paused) == (
+        "12:00:02 emails: paused for 1 min 5 s (deploy\\x1b), 10 unclaimed, 300 claimed, 2 dead, 5 due, "
+        "the oldest has been due for 12 s, owners: 2 awake, 1 dead"
+    )
 
 
 def test_bars_are_as_high_as_their_share_of_the_largest() -> None:
