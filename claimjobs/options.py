@@ -185,8 +185,6 @@ INSTEAD: Final = {
     "--picture": "record the terminal, as with asciinema",
     "--prefetch": "handle many jobs at once by --concurrency N, with a function of a job",
     "--lock": "choose advisory locks in Python: Queue(hold='transaction', locking=AdvisoryLocks())",
-    "--progress-every": "a line comes every 30 s, if the state has changed",
-    "--quiet": "a line comes every 30 s at most, and only if the state has changed",
     "--candidates-url": "read candidates from a replica in Python: Queue(locking=Replica(url))",
     "candidates": "use locking=Replica(url) of claimjobs.contrib.replica",
     "lock": "use locking=AdvisoryLocks() of claimjobs.contrib.advisory_locks, with hold='transaction'",

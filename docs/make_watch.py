@@ -90,6 +90,7 @@ def _consumers(url: str) -> Iterator[subprocess.Popen[bytes]]:
             "emails",
             "--consumers",
             "6",
+            "--quiet",
         )
         more = ("--batch-size", "20", "--retry-attempts", "3", "--per-key", "customer", "--per-key-at-most", "2")
         environment = {**os.environ, "CLAIMJOBS_URL": url, "PYTHONPATH": folder}
@@ -97,9 +98,7 @@ def _consumers(url: str) -> Iterator[subprocess.Popen[bytes]]:
             make(queue.engine, tables_for(MAILS))
             make(queue.engine, key_tables(queue.engine, MAILS, ["customer"]))
             queue.engine.dispose()
-        run = subprocess.Popen(  # noqa: S603
-            (sys.executable, *words, *more), env=environment, start_new_session=True, stderr=subprocess.DEVNULL
-        )
+        run = subprocess.Popen((sys.executable, *words, *more), env=environment, start_new_session=True)  # noqa: S603
         try:
             yield run
         finally:

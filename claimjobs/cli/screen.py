@@ -36,20 +36,22 @@ class Screen:
     def __init__(
         self,
         log_format: LogFormat = "text",
+        every: float | None = None,
         *,
         as_json: bool = False,
+        quiet: bool = False,
         verbose: bool = False,
         terminal: Console | None = None,
     ) -> None:
         """The state is a JSON object on standard output (`as_json`), a record of a log of JSON, a table on a terminal,
-        or else a line on standard error every 30 s. `verbose`: with the claims and what they met. `terminal`: where the
-        table is drawn; None: on standard error, if that is one.
+        or else a line on standard error, `every` so many seconds. `quiet`: it is not shown. `verbose`: with the claims
+        and what they met. `terminal`: where the table is drawn; None: on standard error, if that is one.
         """
-        self._log_format, self._as_json = log_format, as_json
-        self._verbose = verbose
+        self._log_format, self._every, self._as_json = log_format, EVERY if every is None else every, as_json
+        self._quiet, self._verbose = quiet, verbose
         self._next = 0.0
         self._shown: tuple[object, ...] = ()
-        if terminal is None and log_format == "text" and not as_json:
+        if terminal is None and every is None and log_format == "text" and not (quiet or as_json):
             # What is printed there is never read as markup, such as `[/red]`.
             terminal = Console(stderr=True, markup=False, emoji=False, highlight=False)
             terminal = terminal if terminal.is_terminal else None
@@ -75,9 +77,9 @@ class Screen:
             return
         news = _phase(snapshot), _figures(snapshot.total), snapshot.waiting, snapshot.ready
         is_early = snapshot.elapsed < self._next and news[:1] == self._shown[:1]
-        if is_early or news == self._shown:
+        if self._quiet or is_early or news == self._shown:
             return
-        self._next, self._shown = snapshot.elapsed + EVERY, news
+        self._next, self._shown = snapshot.elapsed + self._every, news
         if self._as_json:
             data(json.dumps({"event": PROGRESS, **_plain(snapshot)}))
         elif self._log_format == "json":

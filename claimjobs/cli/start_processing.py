@@ -95,6 +95,8 @@ def _remember(context: click.Context, _option: click.Parameter, log_format: LogF
 @port("--health-port", "/livez and /readyz")
 @bind
 @click.option("--json", "as_json", is_flag=True, help="Progress and summary as JSON lines.")
+@_seconds("--progress-every", "Show the state so often, as a line, if it has changed.  [default: 30s; a live table]")
+@click.option("--quiet", is_flag=True, help="Show no state of the run, only the log and the summary.")
 @click.option(
     "--log-format",
     type=click.Choice(["text", "json"]),
@@ -115,6 +117,8 @@ def start_processing(
     health_port: int | None,
     bind: str,
     as_json: bool,
+    progress_every: float | None,
+    quiet: bool,
     **given: Any,
 ) -> None:
     """Run consumers, and generators, until Ctrl-C, --duration, --drain or --idle ends them.
@@ -152,7 +156,7 @@ def start_processing(
         )
         log_details(plan.verbose)
         log_to(stderr_handler(plan.log_format))  # until the screen shows the log
-        screen = Screen(plan.log_format, as_json=as_json, verbose=plan.verbose)
+        screen = Screen(plan.log_format, progress_every, as_json=as_json, quiet=quiet, verbose=plan.verbose)
         supervisor, threads = Supervisor(plan, run, screen.update), threading.enumerate()
         summary = _supervised(supervisor, screen, endpoints.served(supervisor, plan))
     _print(summary, supervisor.display_error, as_json=as_json, plan=plan, drains=run.drain)

@@ -75,7 +75,7 @@ def engine_of(bind: str | sa.URL | sa.Engine, *, connect_seconds: int = CONNECT_
         raise UnknownDatabase(_unusable(url, error)) from error
     except ModuleNotFoundError as error:
         raise UnknownDatabase(
-            f"the driver of {url.drivername!r} is not installed ({error}): install it, or leave out the driver"
+            f"the driver of {url.drivername!r} is not installed ({error}): install it, or leave it out of the URL"
         ) from error
     return engine
 

@@ -118,7 +118,9 @@ def test_a_driver_that_is_not_installed_is_told_with_what_to_install(
     monkeypatch: pytest.MonkeyPatch, url: str, module: str
 ) -> None:
     monkeypatch.setitem(sys.modules, module, None)
-    with pytest.raises(UnknownDatabase, match=r"is not installed .*: install it, or leave out the driver") as raised:
+    with pytest.raises(
+        UnknownDatabase, match=r"is not installed .*: pip install .*, or leave the driver out"
+    ) as raised:
         Queue(f"{url}://app:{SECRET}@host/shop")
     assert SECRET not in str(raised.value)
 

@@ -66,7 +66,7 @@ def test_the_live_table_shows_the_last_state() -> None:
 
 
 def test_a_line_is_shown_for_each_phase_and_then_only_for_news(capsys: pytest.CaptureFixture[str]) -> None:
-    screen, idle = Screen(), replace(RUNNING, total=Report(done=80))
+    screen, idle = Screen(every=30.0), replace(RUNNING, total=Report(done=80))
     for snapshot in (
         replace(RUNNING, phase="starting", elapsed=0.0),
         RUNNING,
@@ -86,6 +86,11 @@ def test_what_claims_met_is_shown_to_those_who_ask(capsys: pytest.CaptureFixture
         Screen(verbose=verbose).update(met)
         assert ("2 collisions" in capsys.readouterr().err) == verbose
         assert ("collisions" in shown(met, verbose=verbose)) == verbose
+
+
+def test_a_quiet_run_shows_its_log_alone(capsys: pytest.CaptureFixture[str]) -> None:
+    Screen(as_json=True, quiet=True).update(RUNNING)
+    assert capsys.readouterr().out == ""
 
 
 def test_only_a_run_that_had_the_table_for_itself_has_a_balance() -> None:
