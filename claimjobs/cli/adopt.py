@@ -23,6 +23,9 @@ from claimjobs.explain.adoption import (
     Adoption,
     Plan,
     additions,
+    check_where,
+    flaw_of_value,
+    has_value,
     inspect_for_adoption,
     with_locks,
 )
@@ -146,7 +149,7 @@ def adopt(target: Target, table: str, migration: str, into: Path, **chosen: Any)
             with queue_of(engine, plan.described()) as queue:
                 lacking = [*found.lacks(plan.kind), INDEX]
                 statements = [*additions(engine, queue.settings, lacking), *statements]
-        files = _files(plan, statements, migration, into)
+        files, warnings = _files(plan, statements, migration, into), list(_warnings(plan))
         for path in files:
             if path.exists():
                 raise click.UsageError(f"{path} exists, and is not written over: give another folder, --into")
@@ -155,7 +158,7 @@ def adopt(target: Target, table: str, migration: str, into: Path, **chosen: Any)
     for path, text in files.items():
         path.write_text(text, encoding="utf-8")
     # The reason once more, because the statements may have pushed it off the screen.
-    show(f"{plan.kind}: {dict(found.reasons())[plan.kind]}", *(f"{path}: written" for path in files))
+    show(f"{plan.kind}: {dict(found.reasons())[plan.kind]}", *(f"{path}: written" for path in files), *warnings)
     map_file, script, module, _test = files
     first = f"run {script}, then" if statements else "it has all that this queue needs:"
     run = f"`claimjobs start-processing {module.stem}:handle --map {map_file.name}`"
@@ -173,6 +176,8 @@ def _described(found: Adoption) -> Iterator[str]:
         yield "without a key no row is found again: add a primary key, or a unique index of columns that are NOT NULL"
     for role, name in found.names.items():
         yield f"  column {name} may be the {role}"
+    for name, role in found.refused():
+        yield f"  column {name} is not taken as the {role}: its type, a reference or its values show another use"
     if found.values:
         shown = {"NULL" if value is None else visible(str(value)): rows for value, rows in found.values.items()}
         values = ", ".join(f"{value} ({rows:,})" for value, rows in shown.items())
@@ -181,10 +186,31 @@ def _described(found: Adoption) -> Iterator[str]:
         yield f"  {kind:<12} {reason}{'  <- proposed' if kind == found.proposed() else ''}"
 
 
+def _warnings(plan: Plan) -> Iterator[str]:
+    """What may be meant, but is seldom right, of the values of the states."""
+    found, states = plan.found, plan.states
+    if not states:
+        return
+    status = found.names["status"]
+    if found.rows and not has_value(found, states["unclaimed"]):
+        some = f"none of the first {LOOKED_AT:,} rows" if found.rows == LOOKED_AT else "no row"
+        yield (
+            f"warning: {some} has {status} {states['unclaimed']!r}, which is to mean unclaimed: check --state "
+            "unclaimed=VALUE, if such rows are not still to come"
+        )
+    if "dead" not in states:
+        yield (
+            f"warning: a job that fails is tried again without end, because no value of {status} means dead: "
+            "give --state dead=VALUE"
+        )
+
+
 def _plan(
     found: Adoption, *, kind: str | None, states: tuple[str, ...], where: str | None, on_done: str | None
 ) -> Plan:
-    """What was given, and what is asked for. Raises UsageError for what is missing where nobody can be asked."""
+    """What was given, and what is asked for. Raises UsageError for what is missing where nobody can be asked, and
+    BadPredicate.
+    """
     if not found.key:
         raise BadArgument(f"table {found.table.fullname!r} has no key: give it a primary key, then run this again")
     if kind is None:
@@ -194,6 +220,8 @@ def _plan(
     if where is None and kind == "side-car" and found.values:
         option = f'--where, such as --where "{found.names["status"]} = ...", or --where true for all rows'
         where = _answer("Which rows are jobs: SQL as after WHERE, such as true for all", option)
+    if where is not None:
+        check_where(found, where)
     if on_done is None and kind != "side-car" and "done" not in given:
         choice = click.Choice(["keep", "delete"])
         on_done = _answer("Rows of done jobs", "--on-done keep, or --on-done delete", type=choice)
@@ -231,9 +259,13 @@ def _states(found: Adoption, kind: str, texts: tuple[str, ...]) -> dict[str, Any
 def _value(found: Adoption, state: str, text: str) -> Any:
     """A value as the status column has it. Raises BadParameter for one that it cannot have."""
     try:
-        return value_for(found.table.c[found.names["status"]], text)
+        value = value_for(found.table.c[found.names["status"]], text)
+        flaw = flaw_of_value(found, value)
     except ValueError as error:
-        raise click.BadParameter(f"{state}={text}: {error}", param_hint="--state") from None
+        value, flaw = None, str(error)
+    if flaw:
+        raise click.BadParameter(f"{state}={text}: {flaw}", param_hint="--state")
+    return value
 
 
 # --- files ---------------------------------------------------------------------------------------------------

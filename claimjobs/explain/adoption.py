@@ -10,17 +10,19 @@ from dataclasses import dataclass, replace
 from typing import Any, Final, NamedTuple
 
 import sqlalchemy as sa
+from sqlalchemy.sql.elements import Grouping
 
 from claimjobs.database.connect import connected, dialect_for, inspector_of
+from claimjobs.database.error_translation import predicate_errors
 from claimjobs.dialects import dialect_named_by
 from claimjobs.settings import Settings
 from claimjobs.table.acceptance import check_no_own, check_table, integer_range
 from claimjobs.table.claim_index import indexes_of, missing_index
 from claimjobs.table.columns import OURS, STATES, UNCLAIMED, Columns
 from claimjobs.table.create import side_car_tables, tables_for
-from claimjobs.table.ddl import add_column
+from claimjobs.table.ddl import add_column, add_value
 from claimjobs.table.definitions import LAST_OWNER, job_table, shared_tables
-from claimjobs.table.predicates import order_of
+from claimjobs.table.predicates import Enclosed, order_of
 from claimjobs.table.reflection import columns_in_database, resolve
 from claimjobs.table.roles import roles_of
 
@@ -96,6 +98,13 @@ class Adoption:
         """The roles without a column that this kind, or a failed job, needs one for."""
         wanted = {"side-car": (), "rows": (*WRITTEN, *RETRIED)}.get(kind, RETRIED)
         return [role for role in wanted if role not in self.names]
+
+    def refused(self) -> Iterator[tuple[str, str]]:
+        """The columns that have a name of a role, but do not fit it, each with that role."""
+        others = [column.name for column in self.table.columns if column.name not in self.names.values()]
+        for role, fit in FITS.items():
+            if fit.unused is not USERS:
+                yield from ((name, role) for name in others if name.lower() in fit.names)
 
     def proposed(self) -> str:
         """The kind that alters least: the table's own columns, if it has those of a queue; else a side-car."""
@@ -179,6 +188,34 @@ def _is_unused(connection: sa.Connection, table: sa.Table, name: str, fit: Fit) 
     first = sa.select(table.c[name].label("value")).limit(LOOKED_AT).subquery()
     has_value = first.c.value.is_not(None) if fit.unused is None else first.c.value != fit.unused
     return connection.scalar(sa.select(sa.literal_column("1")).select_from(first).where(has_value).limit(1)) is None
+
+
+def flaw_of_value(found: Adoption, value: Any) -> str | None:
+    """Why the status column cannot have a value, with the next step; None: it can."""
+    column = found.table.c[found.names["status"]]
+    if not isinstance(column.type, sa.Enum) or value in column.type.enums:
+        return None
+    has, sql = ", ".join(map(repr, column.type.enums)), add_value(found.engine, column, value)
+    flaw = f"column {column.name!r} of table {found.table.fullname!r} cannot have the value {value!r}, but only {has}"
+    return f"{flaw}: check the value, or extend the type first: {sql}"
+
+
+def has_value(found: Adoption, value: Any) -> bool:
+    """Whether one of the first rows has this value in the status column, as the database compares them."""
+    first = sa.select(found.table.c[found.names["status"]].label("value")).limit(LOOKED_AT).subquery()
+    one: sa.Select[Any] = sa.select(sa.literal_column("1")).where(first.c.value == value).limit(1)
+    with connected(found.engine) as connection:
+        return connection.scalar(one) is not None
+
+
+def check_where(found: Adoption, where: str) -> None:
+    """Have the database read a predicate. Raises BadPredicate."""
+    dialect = dialect_named_by(found.engine)
+    trial: sa.Select[Any] = sa.select(sa.literal_column("1")).select_from(found.table).limit(0)
+    # Parentheses around it, because an OR would change what is beside it.
+    whole = Grouping(Enclosed(sa.literal_column(where, sa.Boolean), dialect.lexis, "predicate"))
+    with connected(found.engine) as connection, predicate_errors(dialect):
+        connection.execute(trial.where(whole))
 
 
 @dataclass(frozen=True)

@@ -73,11 +73,25 @@ def add_column(bind: Bind, table: sa.Table, column: sa.Column[Any]) -> str:
     """The statement that adds a column, with a default or NULL for existing rows."""
     # An enum may be a separate type, which would have to be made first.
     type_ = sa.String(column.type.length) if isinstance(column.type, sa.Enum) else column.type
+    return f"ALTER TABLE {table_name(bind, table)} ADD COLUMN {_column(bind, table, column, type_)};"
+
+
+def add_value(bind: Bind, column: sa.Column[Any], value: str) -> str:
+    """The statement that adds a value to an enum: a type with a name, or the column's own type."""
+    kind: Any = column.type
+    if kind.name:
+        preparer: Any = bind.dialect.identifier_preparer
+        return f"ALTER TYPE {undoubled(preparer.format_type(kind), bind.dialect)} ADD VALUE '{value}';"
+    wider = _column(bind, column.table, column, type(kind)(*kind.enums, value))
+    return f"ALTER TABLE {table_name(bind, column.table)} MODIFY COLUMN {wider};"
+
+
+def _column(bind: Bind, table: Any, column: sa.Column[Any], type_: sa.types.TypeEngine[Any]) -> str:
+    """A column with this type, as in a CREATE TABLE."""
     default: Any = column.server_default.arg if isinstance(column.server_default, sa.DefaultClause) else None
     same = sa.Column(column.name, type_, nullable=column.nullable, server_default=default, comment=column.comment)
     sa.Table(table.name, sa.MetaData(), same)
-    written = undoubled(str(sa.schema.CreateColumn(same).compile(dialect=bind.dialect)), bind.dialect)
-    return f"ALTER TABLE {table_name(bind, table)} ADD COLUMN {written};"
+    return undoubled(str(sa.schema.CreateColumn(same).compile(dialect=bind.dialect)), bind.dialect)
 
 
 def table_name(bind: Bind, table: Any) -> str:

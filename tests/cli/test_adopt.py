@@ -123,6 +123,7 @@ def test_no_column_with_a_users_data_is_written(database: Backend, tmp_path: Pat
     words = ("--state", "unclaimed=new", "--state", "claimed=busy", "--state", "done=sent", "--on-done", "keep")
     ended = claimjobs("adopt", "documents", "--kind", "rows", *words, "--into", tmp_path, "--url", database.url)
     assert ended.code == exits.OK, ended.err
+    assert "column owner_id is not taken as the owner_id" in ended.out
     columns = read_map(tmp_path / "documents.toml")["columns"]
     assert {role: name for role, name in columns.names.items() if role != name} == {
         "owner_id": "claim_owner_id",
@@ -245,12 +246,27 @@ def test_it_says_what_it_found_and_guesses_no_value(tables: Backend, tmp_path: P
 
 def test_values_that_cannot_be_right_are_told(tables: Backend, tmp_path: Path) -> None:
     into = ("--kind", "rows", "--on-done", "keep", "--into", tmp_path, "--url", tables.url)
+    type_ = "ENUM ('new', 'paid')"
+    if tables.family == "postgres":
+        tables.run(f"CREATE TYPE steps AS {type_}")
+        type_ = "steps"
+    tables.run(f"CREATE TABLE typed (id INTEGER PRIMARY KEY, status {type_} NOT NULL)")
+    ended = claimjobs("adopt", "typed", "--state", "unclaimed=new", "--state", "claimed=shipping", *into)
+    flaw = "column 'status' of table 'typed' cannot have the value 'shipping', but only 'new', 'paid'"
+    assert (ended.code, flaw in ended.err, "type first: ALTER T" in ended.err) == (exits.USAGE, True, True), ended.err
     ended = claimjobs("adopt", "mails", "--state", "unclaimed=new", "--state", "claimed=1", *into)
     assert (ended.code, "unclaimed=new: 'new' is no whole number" in ended.err) == (exits.USAGE, True), ended.err
     tables.run("CREATE TABLE flags (id INTEGER PRIMARY KEY, status BOOLEAN NOT NULL)")
     ended = claimjobs("adopt", "flags", "--state", "unclaimed=open", "--state", "claimed=true", *into)
     assert (ended.code, "unclaimed=open: 'open' is no " in ended.err) == (exits.USAGE, True), ended.err
     assert list(tmp_path.iterdir()) == []
+    ended = claimjobs("adopt", "mails", "--state", "unclaimed=7", "--state", "claimed=1", *into)
+    assert ended.code == exits.OK, ended.err
+    assert "warning: no row has status 7, which is to mean unclaimed" in ended.out
+    assert "give --state dead=VALUE" in ended.out
+    words = ("--state", "unclaimed=0", "--state", "claimed=1", "--state", "dead=3")
+    ended = claimjobs("adopt", "mails", *words, *into[:-4], "--into", tmp_path / "all", "--url", tables.url)
+    assert (ended.code, "warning" in ended.out) == (exits.OK, False), ended.out
 
 
 def test_on_a_terminal_it_asks_for_each_value(tables: Backend, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -285,6 +301,9 @@ def test_what_cannot_be_a_queue_is_told(tables: Backend, tmp_path: Path) -> None
     assert (ended.code, "the values would mean nothing" in ended.err) == (exits.USAGE, True)
     ended = claimjobs("adopt", "orders", "--where", "true", "--state", "waiting=new", *into)
     assert (ended.code, "give one of unclaimed" in ended.err) == (exits.USAGE, True)
+    for where, flaw in {"state = new": "not understand the predicate (", "true) OR (true": "is not one whole"}.items():
+        ended = claimjobs("adopt", "orders", "--where", where, *into)
+        assert (ended.code, flaw in ended.err) == (exits.INPUT, True), ended.err
     assert list(tmp_path.iterdir()) == []
     (tmp_path / "orders.toml").touch()
     ended = claimjobs("adopt", "orders", "--where", "true", *into)

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import sqlalchemy as sa
 
 from claimjobs import Queue
 from claimjobs.explain.adoption import ADDABLE, INDEX, additions
 from claimjobs.table.create import make, tables_for
+from claimjobs.table.ddl import add_value
 from tests.backends import Backend
 from tests.conformance.jobs import jobs
 
@@ -47,10 +47,7 @@ def test_all_that_is_added_makes_a_queue_in_which_jobs_can_fail(backend: Backend
 
     assert any("fails for the last time is released" in says for says in failures())
     assert any("no column 'attempts'" in says for says in failures())
-    kind: Any = backend.bare_queue("jobs", on_done="delete").roles.table.c.status.type
-    dead = f"ALTER TABLE jobs MODIFY COLUMN status ENUM ({', '.join(map(repr, (*kind.enums, 'dead')))}) NOT NULL"
-    if backend.family == "postgres":
-        dead = f"ALTER TYPE {kind.name} ADD VALUE 'dead'"
+    dead = add_value(backend.engine, backend.bare_queue("jobs", on_done="delete").roles.table.c.status, "dead")
     for statement in (*added(backend), dead):
         with backend.engine.connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
             connection.execute(sa.text(statement.rstrip(";")))
