@@ -7,8 +7,15 @@ import threading
 import time
 import weakref
 from collections import deque
+from collections.abc import Callable
 from contextlib import suppress
-from typing import Any
+from typing import Protocol
+
+
+class WatchesHangs(Protocol):
+    """The part of a Queue that a control uses."""
+
+    on_hang: Callable[[], None]
 
 
 class Control:
@@ -18,7 +25,7 @@ class Control:
     be held by the interrupted thread: the thread would wait for itself.
     """
 
-    def __init__(self, queue: Any = None) -> None:
+    def __init__(self, queue: WatchesHangs | None = None) -> None:
         """`queue`: its `on_hang` is called when a batch hangs. It is a weak reference: threads hold this object."""
         self._queue = None if queue is None else weakref.ref(queue)
         self.stopping = False

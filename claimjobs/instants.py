@@ -19,8 +19,13 @@ def next_whole(instant: datetime, every: timedelta = timedelta(hours=1)) -> date
     """The next whole hour after an instant, or the next whole multiple of `every`; in UTC, and counted in UTC.
 
     Use it as the `run_at` of jobs that are to run together then: `next_whole(queue.now())`. The result is later than
-    the instant, also if the instant is whole.
+    the instant, also if the instant is whole. Raises ValueError for a datetime without a time zone, or if `every` is
+    not positive.
     """
+    if instant.tzinfo is None:
+        raise ValueError(f"{instant!r} has no time zone: give an aware datetime, such as `queue.now()`")
+    if every <= timedelta(0):
+        raise ValueError(f"steps of {every} do not advance: give a positive timedelta")
     return EPOCH + ((instant - EPOCH) // every + 1) * every
 
 

@@ -29,6 +29,7 @@ BATCH_FORGOTTEN: Final = "batch_forgotten"
 HOOK_FAILED: Final = "hook_failed"
 BATCH_ROLLED_BACK: Final = "batch_rolled_back"
 OUTCOME_REFUSED: Final = "outcome_refused"
+LOOP_BLOCKED: Final = "loop_blocked"
 
 # --- owners and connections
 

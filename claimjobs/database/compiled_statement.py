@@ -21,6 +21,9 @@ from claimjobs.dialects.sessions import Sessions
 WORD: Final = re.compile(r"[A-Za-z0-9_]*")
 """Texts that need no quoting."""
 
+MOST_TEXTS: Final = 100
+"""Texts of one statement that are kept: a program may claim batches of ever other sizes."""
+
 Taken = TypeVar("Taken")
 Given = Mapping[str, Any]
 """Values by the names of parameters. A statement gets values for the same names each time."""
@@ -77,6 +80,8 @@ class CompiledStatement:
             return None
         text = self._texts.get(given.get(self._constant))
         if text is None:
+            if len(self._texts) == MOST_TEXTS:
+                self._texts.clear()
             text = text_of(self.statement, connection.dialect, given, self._constant)
             self._texts[given.get(self._constant)] = text
         return text if text.is_complete else None

@@ -28,8 +28,13 @@ from claimjobs.errors import (
 CONNECT_SECONDS = 5
 """How long connecting may take, including the server's greeting, if the URL does not say."""
 
+_RENAMED = {"passwd": "password"}
+"""Options whose names drivers have deprecated, and their new names."""
 _COERCED = ("ssl_key",)
 """Options that SQLAlchemy converts for the driver: this one is a path."""
+
+PACKAGES = {"MySQLdb": "mysqlclient"}
+"""The packages of drivers, if they have another name than the module."""
 
 UNUSABLE = (TypeError, ValueError, LookupError, AttributeError, OverflowError, OSError)
 """What drivers and SQLAlchemy raise for options of a URL that they do not know or cannot use."""
@@ -44,6 +49,7 @@ _CHECKED = "claimjobs_checked"
 """The key of a connection's `info` that says that it was checked for a pooler."""
 
 EXAMPLES = "mysql://user:password@host/database or postgresql://user:password@host/database"
+SEVERAL_HOSTS = "postgresql://user:password@/database?host=first:5432&host=second:5432"
 
 
 def engine_of(bind: str | sa.URL | sa.Engine, *, connect_seconds: int = CONNECT_SECONDS) -> sa.Engine:
@@ -67,15 +73,17 @@ def engine_of(bind: str | sa.URL | sa.Engine, *, connect_seconds: int = CONNECT_
     wanted = {name: value for name, value in limits.items() if name not in url.query}
     # An engine shows the query of its URL: so its secrets are passed as arguments of the driver.
     secrets = {name: value for name, value in url.query.items() if is_secret(name) and name not in _COERCED}
+    given = {_RENAMED.get(name, name): value for name, value in secrets.items()}
     try:
-        engine = sa.create_engine(url.difference_update_query(secrets), connect_args={**wanted, **secrets})
+        engine = sa.create_engine(url.difference_update_query(secrets), connect_args={**wanted, **given})
         _watch(engine, dialect)
         dialect.sessions.prepare(engine)
     except (sa.exc.ArgumentError, *UNUSABLE) as error:
         raise UnknownDatabase(_unusable(url, error)) from error
     except ModuleNotFoundError as error:
         raise UnknownDatabase(
-            f"the driver of {url.drivername!r} is not installed ({error}): install it, or leave it out of the URL"
+            f"the driver of {url.drivername!r} is not installed ({error}): pip install "
+            f"{PACKAGES.get(error.name or '', error.name)}, or leave the driver out of the URL"
         ) from error
     return engine
 
@@ -119,7 +127,8 @@ def parse(url: str | sa.URL) -> sa.URL:
     try:
         parsed = sa.make_url(url)
     except (sa.exc.ArgumentError, ValueError):
-        raise UnknownDatabase(f"the database URL cannot be read: give one such as {EXAMPLES}") from None
+        several = f"; for several hosts: {SEVERAL_HOSTS}" if "," in str(url) else ""
+        raise UnknownDatabase(f"the database URL cannot be read: give one such as {EXAMPLES}{several}") from None
     if "@" in f"{parsed.host}{parsed.database}":  # then a part of the password counts as the host, and would be shown
         raise UnknownDatabase("the database URL cannot be read: in a user or a password write @ as %40 and / as %2F")
     return parsed.set(drivername=DRIVERS.get(parsed.drivername, parsed.drivername))
@@ -230,6 +239,12 @@ def open_connection(engine: sa.Engine) -> sa.Connection:
     dialect = dialect_named_by(engine)
     try:
         connection = engine.connect()
+    except sa.exc.TimeoutError as error:
+        raise ClaimjobsError(
+            f"no connection of the engine's pool was free in time ({' '.join(engine.pool.status().split())}): a Queue "
+            'keeps one and needs a second one now and then, with hold="transaction" one for each open batch: raise '
+            "pool_size or max_overflow of create_engine, or give the Queue an engine of its own"
+        ) from error
     except (sa.exc.DBAPIError, sa.exc.InvalidRequestError, *UNUSABLE) as error:
         if (explained := _explained(engine, dialect, error)) is None:
             raise

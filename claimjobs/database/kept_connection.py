@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import time
 from collections.abc import Iterator
-from typing import Any, ClassVar, Final
+from typing import Any, ClassVar, Final, Protocol
 
 import sqlalchemy as sa
 
@@ -19,12 +19,17 @@ from claimjobs.options import Liveness
 from claimjobs.signals import shielded
 
 SESSION_LOCKS: Final = "claimjobs_session_locks"
-"""The key of a connection's `info` with the advisory locks of its session (`contrib.advisory_locks`), if it has any.
-They outlast its transactions, and go with the session.
-"""
+"""The key of a connection's `info` with the SessionLocks of its session. They go with the session."""
 
 CALM: Final = 3.0
 """Seconds after a lost connection in which other owners may still reconnect: that takes a second and a heartbeat."""
+
+
+class SessionLocks(Protocol):
+    """The advisory locks of a session, which outlast its transaction (`contrib.advisory_locks.SessionKeyLocks`)."""
+
+    def clear(self, connection: sa.Connection) -> None:
+        """Release all of them."""
 
 
 class KeptConnection:
@@ -105,7 +110,8 @@ class KeptConnection:
         if connection is None or connection.closed or connection.invalidated or SESSION_LOCKS not in connection.info:
             return
         try:
-            connection.info[SESSION_LOCKS].clear(connection)
+            locks: SessionLocks = connection.info[SESSION_LOCKS]
+            locks.clear(connection)
         except sa.exc.SQLAlchemyError:
             self._drop()
 

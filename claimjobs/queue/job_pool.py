@@ -7,6 +7,7 @@ that runs the loop. Each job is held by itself, so a slow one delays no other, a
 from __future__ import annotations
 
 import asyncio
+import logging
 import math
 import threading
 import time
@@ -26,7 +27,7 @@ from claimjobs.claim.strategy import NOTHING, ClaimResult
 from claimjobs.errors import BadHandler, ClaimjobsError, NothingDone, OutcomeRefused, UnfitTable
 from claimjobs.job import Done, Job
 from claimjobs.key_text import text_of
-from claimjobs.log_events import HANDLER_FAILED
+from claimjobs.log_events import HANDLER_FAILED, LOOP_BLOCKED
 from claimjobs.options import Backoff
 from claimjobs.queue.batch_loop import FRUITLESS, BatchLoop, Drain, fields_of, log, log_lost, log_refused
 from claimjobs.queue.consumer import Consumer
@@ -40,8 +41,14 @@ CHECK: Final = 1.0
 FIRST_PAUSE: Final = 0.02
 """Seconds until the next claim after an empty one, while jobs are in hand; doubled for each further one."""
 
+WATCH_EVERY: Final = 0.5
+"""Seconds between two checks of whether the event loop runs."""
+BLOCKED: Final = 0.5
+"""Seconds by which such a check may be late. Other work of a busy machine delays it by less."""
 END: Final = 5.0
 """Seconds for the tasks of an event loop to end when they are cancelled."""
+
+executor_log = logging.getLogger("claimjobs.executors")
 
 
 @dataclass(slots=True, eq=False)
@@ -407,6 +414,19 @@ class EventLoop:
                     self._loop.run_until_complete(main)
 
     async def _until_ended(self) -> None:
+        """Wait for `close`. Meanwhile warn once if the handler keeps the loop from its other tasks."""
+        late = 0.0
+        while late <= BLOCKED and not self._ended.is_set():
+            before = self._loop.time()
+            with suppress(TimeoutError):
+                await asyncio.wait_for(self._ended.wait(), WATCH_EVERY)
+            late = self._loop.time() - before - WATCH_EVERY
+        if late > BLOCKED:
+            words = (
+                "%s kept its event loop from all other jobs for %.1f s: await what takes long, or run it in a thread"
+            )
+            fields = {"event": LOOP_BLOCKED, "seconds": round(late, 1)}
+            executor_log.warning(words, self._name, late, extra=fields)
         await self._ended.wait()
         for task in self._tasks.values():
             task.cancel()

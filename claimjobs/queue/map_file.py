@@ -13,7 +13,7 @@ from typing import Any, Final
 
 import sqlalchemy as sa
 
-from claimjobs.errors import BadMap, ReferenceNotFound
+from claimjobs.errors import FOLDER_GONE, BadMap, ClaimjobsError, ReferenceNotFound
 from claimjobs.log_records import enable_loggers
 from claimjobs.options import PerKey, Retry
 from claimjobs.queue.queue import Queue
@@ -116,7 +116,11 @@ def load(reference: str) -> Any:
         raise ReferenceNotFound(reference, f"{name!r} is a path: name the module, as in {module}:{path}")
     if not name or not path:
         raise ReferenceNotFound(reference, "it is not of the form MODULE:ATTRIBUTE")
-    if (here := os.getcwd()) not in sys.path:
+    try:
+        here = os.getcwd()
+    except FileNotFoundError:
+        raise ClaimjobsError(FOLDER_GONE) from None
+    if here not in sys.path:
         sys.path.insert(0, here)
     try:
         found: Any = importlib.import_module(name)

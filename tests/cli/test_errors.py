@@ -26,7 +26,7 @@ SECRET = "gehe%40im7"  # an @ in it, as it must be written in a URL
         ("postgresql://app:{}@127.0.0.1:1/shop", "check host and port"),
         ("sqlite:///{}", "only mariadb, mysql, postgresql"),
         ("nonsense://app:{}@127.0.0.1/shop", "does not know 'nonsense', only mariadb, mysql, postgresql"),
-        ("mysql+mysqldb://app:{}@127.0.0.1/shop", "is not installed (No module named 'MySQLdb')"),
+        ("mysql+mysqldb://app:{}@127.0.0.1/shop", "pip install mysqlclient"),
         ("postgresql+asyncpg://app:{}@127.0.0.1/shop", "'asyncpg', only with psycopg: write postgresql+psycopg://"),
         ("mysql+aiomysql://app:{}@127.0.0.1/shop", "'aiomysql', only with pymysql or mysqldb: write mysql+pymysql://"),
         ("app:{}@127.0.0.1", "cannot be read"),
@@ -39,7 +39,10 @@ SECRET = "gehe%40im7"  # an @ in it, as it must be written in a URL
             "postgresql://app:{}@db0:5432/shop?host=db1,db2",
             "the host twice (db0:5432, and db1,db2), and only the option",
         ),
-        ("postgresql://app:{}@db1:5432,db2:5432/shop", "cannot be read"),
+        (
+            "postgresql://app:{}@db1:5432,db2:5432/shop",
+            "several hosts: postgresql://user:***@/database?host=first:5432",
+        ),
     ],
 )
 @pytest.mark.parametrize("verbose", [(), ("-v",)])

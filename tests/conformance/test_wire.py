@@ -13,6 +13,7 @@ import pytest
 import sqlalchemy as sa
 
 from claimjobs import Batch, Queue, job_table
+from claimjobs.database.compiled_statement import CompiledStatement
 from claimjobs.errors import SettleFailed
 from claimjobs.options import Liveness
 from claimjobs.table.definitions import article_table
@@ -210,3 +211,25 @@ def test_a_claim_is_planned_once_and_anew_when_there_may_be_more_rows(backend: B
     assert "Seq Scan" in plan_of_a_claim(queue)
     hold_of(queue).read_pause()
     assert "Seq Scan" not in plan_of_a_claim(queue)
+
+
+def test_a_program_that_claims_batches_of_ever_other_sizes_keeps_few_texts(
+    backend: Backend, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("claimjobs.database.compiled_statement.MOST_TEXTS", 3)
+    kept: list[int] = []
+    text_for = CompiledStatement.text_for
+
+    def counting(statement: CompiledStatement, *given: Any) -> Any:
+        text = text_for(statement, *given)
+        kept.append(len(statement._texts))
+        return text
+
+    monkeypatch.setattr(CompiledStatement, "text_for", counting)
+    queue = backend.queue()
+    queue.enqueue(jobs(60))
+    for size in range(1, 9):
+        with queue.claim(size) as batch:
+            assert len(batch) == size
+            batch.done()
+    assert max(kept) <= 3

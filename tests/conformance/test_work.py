@@ -381,6 +381,21 @@ def test_the_time_without_work_begins_when_the_last_job_has_ended(anywhere: Back
     assert len(begun) == 2  # its retry was found, too
 
 
+def test_a_handler_that_blocks_its_loop_is_told_once_by_its_name(
+    anywhere: Backend, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def blocks(job: Job) -> None:
+        while not [record for record in caplog.records if record.__dict__.get("event") == "loop_blocked"]:
+            time.sleep(1.3)
+            await asyncio.sleep(0.01)
+
+    queue = anywhere.queue()
+    queue.enqueue(jobs(3))
+    queue.work(blocks, concurrency=3, drain=True)
+    [record] = [record for record in caplog.records if record.__dict__.get("event") == "loop_blocked"]
+    assert "blocks kept its event loop from all other jobs" in record.message
+
+
 def test_the_batches_of_a_pool_are_measured(anywhere: Backend) -> None:
     queue = anywhere.queue()
     queue.measure_batches()

@@ -56,7 +56,7 @@ MADE: tuple[Exception, ...] = (
 )
 NEXT_STEP = (
     "upgrade|run `|check |ALTER TABLE|add one|give a|claim another|put the work in|make a Queue|loop over|choose|set "
-    "|name |make |write |see `|CREATE UNIQUE INDEX|let it do|return '|call its|pip install|drop it"
+    "|name |make |write |see `|CREATE UNIQUE INDEX|let it do|return '|call its|pip install|drop it|raise pool_size"
     "|rename it|a queue of its own|change the|mend |correct |give [{`-]|give it|give this|give every"
     "|delete the row|add --|add client|leave out |wait for |end those consumers"
 )

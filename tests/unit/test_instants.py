@@ -36,3 +36,10 @@ def test_it_is_counted_in_utc_wherever_the_instant_is_from() -> None:
 @given(st.datetimes(timezones=st.just(UTC), max_value=datetime(9000, 1, 1)), st.timedeltas(HOUR / 60, 24 * HOUR))  # noqa: DTZ001
 def test_it_is_after_the_instant_by_one_step_at_most(instant: datetime, every: timedelta) -> None:
     assert timedelta(0) < next_whole(instant, every) - instant <= every
+
+
+def test_what_leads_nowhere_is_refused() -> None:
+    with pytest.raises(ValueError, match="has no time zone"):
+        next_whole(datetime(2030, 1, 1))  # noqa: DTZ001
+    with pytest.raises(ValueError, match="do not advance"):
+        next_whole(at(11), timedelta(0))
