@@ -12,6 +12,7 @@ from typing import Final
 
 JOB_RETRY: Final = "job_retry"
 JOB_DEAD: Final = "job_dead"
+FAILURES_COUNTED: Final = "failures_counted"
 JOBS_LOST: Final = "jobs_lost"
 JOBS_RELEASED: Final = "jobs_released"
 RELEASE_FAILED: Final = "release_failed"

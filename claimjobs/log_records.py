@@ -6,8 +6,10 @@ import contextlib
 import json
 import logging
 import math
+import os
 from collections.abc import Mapping
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any, Final, Literal
 
 from claimjobs.key_text import plain, visible, visible_lines
@@ -20,6 +22,8 @@ SENT: Final = ("name", "levelno", "levelname", "created", "msecs", "process", "p
 """The attributes, besides the text, that a record keeps when it is sent to another process."""
 
 _FORMATTER: Final = logging.Formatter()
+_OURS: Final = f"{Path(__file__).parent}{os.sep}"
+"""The folder of this package."""
 
 
 def fields_of(record: logging.LogRecord) -> dict[str, Any]:
@@ -28,10 +32,16 @@ def fields_of(record: logging.LogRecord) -> dict[str, Any]:
 
 
 def traceback_of(record: logging.LogRecord) -> str | None:
-    """The traceback of the record's exception; None if it has none."""
-    if record.exc_text or not record.exc_info or record.exc_info[0] is None:
+    """The traceback of the record's exception, from the first line on that is not of claimjobs; None if it has none."""
+    if record.exc_text:
         return record.exc_text
-    return _FORMATTER.formatException(record.exc_info)
+    if not record.exc_info or record.exc_info[0] is None:
+        return None
+    kind, error, trace = record.exc_info
+    theirs = trace
+    while theirs is not None and theirs.tb_frame.f_code.co_filename.startswith(_OURS):
+        theirs = theirs.tb_next
+    return _FORMATTER.formatException((kind, error, theirs or trace))
 
 
 def sendable(record: logging.LogRecord) -> dict[str, Any]:

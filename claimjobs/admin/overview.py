@@ -134,14 +134,16 @@ class Overview:
         return f"{self.jobs(state):,}{'' if self.is_exact(state) else '+'}"
 
 
-def outlook(seen: Overview) -> Iterator[str]:
-    """What waits, and for how long, in words."""
+def outlook(seen: Overview, history: History) -> Iterator[str]:
+    """What waits, for how long, and until when, in words."""
     backlog = seen.backlog
     yield f"{backlog.due:,}{'' if seen.is_exact('unclaimed') else '+'} due"
     if backlog.oldest is not None:
         yield f"the oldest has been due for {age(backlog.oldest)}"
     if backlog.retrying:
         yield f"{backlog.retrying:,} failed and will be tried again"
+    if seen.has_consumers and (left := history.empty_in()) is not None:
+        yield f"empty in {age(left)}"
 
 
 class OverviewReader:
@@ -272,3 +274,10 @@ class History:
         """The change of this state, in words; empty if it is not known."""
         change = self.change(state)
         return "" if change is None else f"{change:+,.1f}"
+
+    def empty_in(self) -> float | None:
+        """Seconds until no job is unclaimed, if it goes on like that; None: not known, or never."""
+        change = self.change("unclaimed")
+        if change is None or change >= 0:
+            return None
+        return self._readings[-1].jobs("unclaimed") / -change or None

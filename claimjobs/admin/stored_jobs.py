@@ -124,9 +124,9 @@ class StoredJobs:
         found = {stored.key: stored for stored in self.show(keys)}
         return tuple(found[key] for key in keys if key in found)
 
-    def count(self, where: Where = None, *, state: str | None = None) -> int:
-        """How many jobs are in this state (None: in any). Raises BadArgument."""
-        statement = stored_jobs.count(self._source, self._chosen(where, state))
+    def count(self, where: Where = None, *, state: str | None = None, most: int | None = None) -> int:
+        """How many jobs are in this state (None: in any); `most`: count no further. Raises BadArgument."""
+        statement = stored_jobs.count(self._source, self._chosen(where, state), most)
         with self._connect() as connector, predicate_errors(self._dialect):
             return int(connector.scalar(statement))
 

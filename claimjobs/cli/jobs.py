@@ -27,6 +27,8 @@ from claimjobs.table.columns import CLAIMED, DEAD, STATES, UNCLAIMED
 
 FIRST: Final = 20
 """How many jobs are listed if nothing is said."""
+COUNTED: Final = 100_000
+"""Jobs are counted up to this number: to count them all may take long."""
 HEADER: Final = ("key", "state", "failures", "time (UTC)", "last error")
 
 ids = click.argument("ids", nargs=-1, required=True, metavar="ID...")
@@ -69,10 +71,11 @@ def list_(target: Target, state: str | None, where: str | None, limit: int, as_j
                 data(_line(*HEADER))
             found += 1
             data(json.dumps(entry.columns, default=plain) if as_json else _line(*_fields(queue, entry)))
+        count = queue.jobs.count(where, state=state, most=COUNTED) if found == limit else found
     if not found:
         say(f"{queue.table.fullname} has no {'' if where is None else 'such '}{state or ''}{' ' if state else ''}job")
-    elif found == limit:
-        say(f"these are the first {found:,}: --limit N lists more")
+    elif count > found:
+        say(f"these are {found:,} of {count:,}{' or more' if count == COUNTED else ''}: --limit N lists more")
 
 
 @click.command()

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import logging
+import threading
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import asdict
 from datetime import datetime, timedelta
@@ -11,20 +13,56 @@ from typing import Any, Final, Self
 
 from rich.console import Console, Group
 from rich.live import Live
+from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
 from claimjobs.cli.console import data, log_to, number, show
+from claimjobs.instants import age
 from claimjobs.key_text import visible
-from claimjobs.log_events import PROGRESS
+from claimjobs.log_events import FAILURES_COUNTED, JOB_DEAD, JOB_RETRY, PROGRESS
 from claimjobs.log_records import LogFormat, TextFormatter, stderr_handler
 from claimjobs.report import Report
 from claimjobs.workers.run import Snapshot, Summary, ended
 
 EVERY: Final = 30.0
 """Seconds between two lines: a log is kept for long, and a run may be idle for days."""
+SHOWN: Final = 3
+"""How many failures by the same error have a line each."""
+BURST: Final = 5.0
+"""Seconds after which the further ones are counted in a line. Without any in that time, the burst is over."""
 
 log = logging.getLogger("claimjobs.screen")
+settle_log = logging.getLogger("claimjobs.settle")
+
+
+class Bursts(logging.Filter):
+    """Of many jobs that fail by the same error a text log has the first ones, and how many more there were."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._counts = Counter[tuple[str, str, int]]()
+        """Records by event, error and level."""
+        self._guard = threading.Lock()
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        event, error = getattr(record, "event", None), str(getattr(record, "error", ""))
+        if event not in (JOB_RETRY, JOB_DEAD):
+            return True
+        with self._guard:
+            self._counts[event, error, record.levelno] += 1
+            return self._counts[event, error, record.levelno] <= SHOWN
+
+    def tell(self) -> None:
+        """Log how many more there were of each burst. Call it every BURST seconds, and at the end."""
+        with self._guard:
+            counted = {kind: count for kind, count in self._counts.items() if count > SHOWN}
+            self._counts = Counter(dict.fromkeys(counted, SHOWN))  # these go on, the others are over
+        for (event, error, level), count in counted.items():
+            became = "dead" if event == JOB_DEAD else "to run again"
+            fields = {"event": FAILURES_COUNTED, "jobs": count - SHOWN, "error": error}
+            words = "%s, %s, by the same error: %s"
+            settle_log.log(level, words, number(count - SHOWN, "more failure"), became, error, extra=fields)
 
 
 class Screen:
@@ -49,7 +87,8 @@ class Screen:
         """
         self._log_format, self._every, self._as_json = log_format, EVERY if every is None else every, as_json
         self._quiet, self._verbose = quiet, verbose
-        self._next = 0.0
+        self._bursts = Bursts()
+        self._tell_at = self._next = 0.0
         self._shown: tuple[object, ...] = ()
         if terminal is None and every is None and log_format == "text" and not (quiet or as_json):
             # What is printed there is never read as markup, such as `[/red]`.
@@ -61,17 +100,23 @@ class Screen:
 
     def __enter__(self) -> Self:
         handler = stderr_handler(self._log_format) if self._live is None else _LinesAbove(self._live.console)
+        if self._log_format == "text" and not self._verbose:
+            handler.addFilter(self._bursts)
         log_to(handler)
         if self._live is not None:
             self._live.start()
         return self
 
     def __exit__(self, *_: object) -> None:
+        self._bursts.tell()
         if self._live is not None:
             self._live.stop()
 
     def update(self, snapshot: Snapshot) -> None:
         """Show this state, if it is news and the last one was not shown just now. The table is always drawn anew."""
+        if snapshot.elapsed >= self._tell_at:
+            self._tell_at = snapshot.elapsed + BURST
+            self._bursts.tell()
         if self._live is not None:
             self._live.update(drawn(snapshot, verbose=self._verbose))
             return
@@ -123,11 +168,18 @@ def drawn(snapshot: Snapshot, *, verbose: bool = False) -> Group:
         (_pace(snapshot), "bold green"),
         f"   queue length {_or_unknown(snapshot.waiting)}",
     )
+    parts: list[Any] = [headline]
+    if snapshot.to_come is not None:  # the share of the work that is done, and the time for the rest
+        done = sum(ended(snapshot.total).values())
+        share = done / (done + snapshot.to_come) if done + snapshot.to_come else 1.0
+        left = f"{age(snapshot.to_come / snapshot.rate)} left" if snapshot.rate else ""
+        parts.append(Table.grid(padding=(0, 1)))
+        parts[-1].add_row(ProgressBar(total=1.0, completed=share, width=40), f"{share:.0%}", left)
     totals = _figures(snapshot.total)
     if verbose:
         totals |= {"empty claims": snapshot.total.empty_claims, "collisions": snapshot.total.collisions}
     shown = [part for name, count in totals.items() for part in (f"{name} ", (f"{count:,}   ", "bold"))]
-    return Group(headline, Text(), table, Text(), Text.assemble(*shown))
+    return Group(*parts, Text(), table, Text(), Text.assemble(*shown))
 
 
 # --- lines ---------------------------------------------------------------------------------------------------

@@ -79,9 +79,11 @@ def watch(target: Target, every: float, times: int | None) -> None:
         if on_terminal() and somebody_answers():
             _Watch(queue).on_screen(every, times)
             return
+        history = History()
         with graceful(queue.stop, queue.stop):
             for reading in count(1):
-                show(line(queue.overview()))
+                history.add(seen := queue.overview())
+                show(line(seen, history))
                 if reading == times or queue.stopping:
                     return
                 queue.wait(every)
@@ -166,10 +168,10 @@ def _keys_at_once() -> Iterator[None]:
 # --- what is drawn -------------------------------------------------------------------------------------------
 
 
-def line(seen: Overview) -> str:
+def line(seen: Overview, history: History) -> str:
     """The queue in one line."""
     owners = ", ".join(f"{jobs:,} {life}" for life, jobs in seen.backlog.owners.items() if jobs)
-    parts = [*(f"{seen.count(state)} {state}" for state in COUNTED), *outlook(seen)]
+    parts = [*(f"{seen.count(state)} {state}" for state in COUNTED), *outlook(seen, history)]
     if owners:
         parts.append(f"owners: {owners}")
     if seen.retrying:
@@ -202,7 +204,7 @@ def screen(seen: Overview, history: History, size: tuple[int, int], *, asks: str
     bars = {of: sparkline([jobs for _, jobs in history.counts(of)], max(0, width - 40)) for of in COUNTED}
     states = [(of, seen.count(of), history.shown_change(of), bars[of]) for of in COUNTED]
     parts: list[Text | Table] = [headline, Text(), _table(("state", "jobs", "change/s", ""), states)]
-    parts += [Text(" · ".join(outlook(seen))), Text()]
+    parts += [Text(" · ".join(outlook(seen, history))), Text()]
     if seen.owners:
         more = [("", f"{len(seen.owners) - shown:,} more", "", "", "")] if 0 < room < len(seen.owners) else []
         parts.append(_table(OWNERS, [*owner_rows(seen, shown), *more]))

@@ -103,7 +103,7 @@ def _html(reader: PageReader, error: str | None) -> Iterator[str]:
             yield _warning(f"Paused for {age(seen.paused)}{f': {seen.pause_reason}' if seen.pause_reason else ''}")
         elif not seen.has_consumers:
             yield _warning("No consumer is running")
-        yield f"<p>{_text(', '.join(outlook(seen)))}; {seen.now:%Y-%m-%d %H:%M:%S} UTC</p>\n"
+        yield f"<p>{_text(', '.join(outlook(seen, history)))}; {seen.now:%Y-%m-%d %H:%M:%S} UTC</p>\n"
         states = ((state, seen.count(state), history.shown_change(state)) for state in COUNTED)
         yield _table("", ("state", "jobs", "change/s"), states)
         yield from (_plot(state, history.counts(state)) for state in COUNTED)

@@ -54,6 +54,8 @@ class Snapshot:
     """Jobs unclaimed or claimed at the last count; None before the first count."""
     rate: float
     ready: int = 0
+    to_come: int | None = None
+    """Jobs still to be done, with those still to be generated; None where the run has no end."""
     pause_reason: str | None = None
     """Why the queue is paused, if a reason was given."""
 

@@ -347,17 +347,22 @@ class Supervisor:
     # --- display ---------------------------------------------------------------------------------------
 
     def _show(self) -> Snapshot:
+        run, waiting = self._run, self._backlog.left
         self._displayed_at = time.monotonic()
         total = sum((child.report for child in self._children), Report())
+        to_come = None
+        if waiting is not None and (run.jobs is not None or (run.drain and not run.generators)):
+            to_come = waiting + max(0, (run.jobs or 0) - total.enqueued if run.generators else 0)
         self.latest = Snapshot(
             phase="paused" if self._phase in ("running", "draining") and self._backlog.paused else self._phase,
             elapsed=self._displayed_at - self._began,
             consumers=tuple(child.line() for child in self.consumers),
             generators=tuple(child.line() for child in self._generators),
             total=total,
-            waiting=self._backlog.left,
+            waiting=waiting,
             rate=self._rate.at(total.done),
             ready=sum(child.was_ready for child in self.consumers),
+            to_come=to_come,
             pause_reason=self._backlog.pause_reason,
         )
         try:

@@ -88,7 +88,7 @@ def test_list_takes_a_predicate_and_a_limit(database: Backend) -> None:
     words = ("--where", "last_error like 'Timeout%'", "--limit", "1")
     ended = listed(database, *words)
     assert timeless(ended.out) == "2\tdead\t1\tat\tTimeout: b\n"
-    assert ended.err == "claimjobs: these are the first 1: --limit N lists more\n"
+    assert ended.err == "claimjobs: these are 1 of 2: --limit N lists more\n"
 
 
 def test_a_list_without_dead_jobs_is_empty(anywhere: Backend) -> None:

@@ -24,7 +24,7 @@ def test_a_line_has_key_state_attempts_time_and_error(anywhere: Backend) -> None
     assert timeless(run(anywhere, "list").out) == listed
     chosen = run(anywhere, "list", "--state", "unclaimed", "--where", "d = '0003'").out
     assert timeless(chosen) == "3\tunclaimed\t0\tat\t\n"
-    assert run(anywhere, "list", "--limit", "2").err == "claimjobs: these are the first 2: --limit N lists more\n"
+    assert run(anywhere, "list", "--limit", "2").err == "claimjobs: these are 2 of 3: --limit N lists more\n"
     assert run(anywhere, "list", "--limit", "3").err == ""
     found = [json.loads(line) for line in run(anywhere, "list", "--json").out.splitlines()]
     assert [(job["claimjobs_state"], job["d"]) for job in found[1:]] == [("dead", "0002"), ("unclaimed", "0003")]

@@ -70,7 +70,7 @@ def test_what_jobs_and_people_say_is_text() -> None:
 
 def test_it_has_states_owners_dead_jobs_and_a_plot_of_each_state() -> None:
     text, _ = answered(Given(*range(9_000, 8_000, -100)))
-    for words in ("unclaimed", "8,100", "-50.0", "host-1:101", "mailbox full"):
+    for words in ("unclaimed", "8,100", "-50.0", "host-1:101", "mailbox full", "empty in 2 min 42 s"):
         assert words in text, words
     assert text.count("<polyline") == 3
 
@@ -88,7 +88,7 @@ def test_it_says_that_no_consumer_is_running() -> None:
     assert given.seen is not None
     given.seen = replace(given.seen, backlog=replace(given.seen.backlog, owners={"awake": 0, "asleep": 0, "dead": 1}))
     text, _ = answered(given)
-    assert "No consumer is running" in text
+    assert ("No consumer is running" in text, "empty in" in text) == (True, False)
 
 
 def test_a_table_that_cannot_be_read_is_told_beside_what_is_known() -> None:

@@ -108,6 +108,15 @@ def shown(snapshot: Snapshot, *, verbose: bool = False) -> str:
     return file.getvalue()
 
 
+def test_a_run_whose_end_is_known_shows_how_far_it_is() -> None:
+    text = shown(replace(RUNNING, to_come=120))
+    assert "━" in text
+    assert "40%" in text
+    assert "1 min left" in text
+    assert "━" not in shown(RUNNING)
+    assert "100%" in shown(replace(RUNNING, to_come=0))
+
+
 def test_while_it_starts_a_run_says_what_is_started() -> None:
     waits = ProcessFigures(number=1, pid=None, batch=0, jobs=0, rate=0.0, restarts=0)
     starting = replace(RUNNING, phase="starting", consumers=(waits, waits), generators=(waits,), ready=1)

@@ -86,7 +86,7 @@ def test_jobs_that_will_be_tried_again_come_before_the_dead() -> None:
     place = lines.index("failed job failures next try last error")
     assert lines[place + 1 : place + 3] == ["17 4 in 1 min 2 s KeyError: 'address'", "18 1 due timeout\\x1b"]
     assert lines[place + 3].startswith("0 3 dead OSError: mailbox full")
-    assert "2 failed and will be tried again" in line(seen)
+    assert "2 failed and will be tried again" in line(seen, history)
 
 
 def test_both_kinds_of_failed_jobs_are_shown_and_no_row_is_lost_to_a_long_outlook() -> None:
@@ -99,10 +99,11 @@ def test_both_kinds_of_failed_jobs_are_shown_and_no_row_is_lost_to_a_long_outloo
     assert [sum(word in text for text in lines) for word in ("timeout", "mailbox full")] == [5, 5]
 
 
-def test_without_a_consumer_it_says_so() -> None:
+def test_without_a_consumer_it_says_so_and_no_time_until_the_queue_is_empty() -> None:
     seen, history = history_of(20, 10)
     alone = replace(seen, backlog=replace(seen.backlog, owners={"awake": 0, "asleep": 0, "dead": 1}))
     assert drawn(alone, history, (80, 24))[0].startswith("emails  no consumer is running")
+    assert ("empty in" in line(seen, history), "empty in" in line(alone, history)) == (True, False)
 
 
 def test_a_question_takes_the_place_of_the_keys() -> None:
@@ -113,22 +114,23 @@ def test_a_question_takes_the_place_of_the_keys() -> None:
 def test_the_change_of_a_state_is_that_of_the_last_half_minute() -> None:
     _, history = history_of(*[9_000] * 10, *range(9_000, 6_000, -200))
     assert history.change("unclaimed") == pytest.approx(-(14 * 200) / 30, rel=0.1)
+    assert history.empty_in() == pytest.approx(6_200 / (14 * 200 / 30), rel=0.1)
     assert history.change("claimed") == 0
 
 
 def test_of_more_jobs_than_are_counted_no_change_is_known() -> None:
     seen, history = history_of(9_000, 9_500, 10_000)
-    assert history.change("unclaimed") is None
-    assert "10,000+ unclaimed" in line(seen)
+    assert (history.change("unclaimed"), history.empty_in()) == (None, None)
+    assert "10,000+ unclaimed" in line(seen, history)
     assert history_of(5)[1].change("unclaimed") is None
 
 
 def test_a_line_says_what_is_paused_and_what_is_dead() -> None:
-    seen, _ = history_of(20, 10)
+    seen, history = history_of(20, 10)
     paused = replace(seen, paused=65.0, pause_reason="deploy\x1b")
-    assert line(paused) == (
+    assert line(paused, history) == (
         "12:00:02 emails: paused for 1 min 5 s (deploy\\x1b), 10 unclaimed, 300 claimed, 2 dead, 5 due, "
-        "the oldest has been due for 12 s, owners: 2 awake, 1 dead"
+        "the oldest has been due for 12 s, empty in 2 s, owners: 2 awake, 1 dead"
     )
 
 
