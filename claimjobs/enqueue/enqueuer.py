@@ -29,7 +29,7 @@ from claimjobs.database.transactions import (
 from claimjobs.dialects import Dialect, Key
 from claimjobs.enqueue.bulk_insert import FEW, BulkInsert
 from claimjobs.enqueue.notifier import Notifier
-from claimjobs.enqueue.rows import AT_ONCE, Chunk, Row, chunks
+from claimjobs.enqueue.rows import AT_ONCE, Chunk, Row, chunks, misfit
 from claimjobs.enqueue.unique_key import CHOICES, OnDuplicate, UniqueKey
 from claimjobs.errors import BadArgument, BadRow
 from claimjobs.job import key_of
@@ -290,10 +290,16 @@ class Insert:
         return BadRow(NO_ROW, reason(error))
 
     def _bad_row(self, chunk: Chunk, refusal: Exception) -> BadRow:
-        """The only row of a chunk, which was refused."""
+        """The only row of a chunk, which was refused. Some databases say only that a value is too large."""
         if isinstance(refusal, BadRow):
             return refusal
-        bad = BadRow(chunk.numbers[0], reason(refusal), chunk.rows[0])
+        row, columns = chunk.rows[0], self._table.c
+        flaws = [
+            f"column {name!r}: {flaw}"
+            for name, value in row.items()
+            if name in columns and (flaw := misfit(columns[name].type, value))
+        ]
+        bad = BadRow(chunk.numbers[0], flaws[0] if flaws else reason(refusal), row)
         bad.__cause__ = refusal
         return bad
 

@@ -182,7 +182,7 @@ def test_a_column_that_is_not_what_it_was_declared_to_be_is_inserted_into(backen
     queue, how = plain(backend, things(sa.Integer)), watched(backend, "things")
     assert queue.enqueue(NUMBERS) == MANY
     assert how() == MANY_INSERTS
-    with pytest.raises(BadRow, match="out of range"):
+    with pytest.raises(BadRow, match="out of its range"):
         queue.enqueue({"value": 2**40} for _ in range(MANY))
 
 
