@@ -19,6 +19,7 @@ import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -29,6 +30,8 @@ NAME = "claimjobs"
 PORT = "5432"
 """A part of the socket's name: the server does not listen on the network."""
 SOCKET = f".s.PGSQL.{PORT}"
+LONGEST_SOCKET = 100
+"""Bytes. The address of a socket has at most 107 on Linux, and 103 on macOS."""
 START_SECONDS = 120.0
 STOP_SECONDS = 20.0
 """How long each of WAYS_TO_STOP is waited for. (Postgres 18 may never stop if it gets SIGINT during recovery.)"""
@@ -80,9 +83,7 @@ class Keeper:
         with _locked(self.folder / "lock"):
             self._users = (self.folder / "users").open("w")
             fcntl.flock(self._users, fcntl.LOCK_SH)
-            if not self._is_ready():
-                self._start()
-            return str(self.run)
+            return self._ready() or self._start()
 
     def leave(self) -> None:
         """Release the shared lock; the last user stops the server. Raises Problem if it cannot be stopped."""
@@ -96,15 +97,17 @@ class Keeper:
 
     # --- the present state -------------------------------------------------------------------------------
 
-    def _is_ready(self) -> bool:
-        """Whether a server accepts connections. Line 8 of its pid file says so."""
-        return [word.strip() for word in self._pid_file()[7:8]] == ["ready"] and self._answers()
+    def _ready(self) -> str | None:
+        """The folder of the socket of a server that accepts connections. Line 8 of its pid file says so."""
+        return self._answering() if [word.strip() for word in self._pid_file()[7:8]] == ["ready"] else None
 
-    def _answers(self) -> bool:
-        with contextlib.suppress(OSError), socket.socket(socket.AF_UNIX) as client:
-            client.connect(str(self.run / SOCKET))
-            return True
-        return False
+    def _answering(self) -> str | None:
+        """The folder of the socket on which a server answers. Line 5 of its pid file is that folder."""
+        with contextlib.suppress(OSError, IndexError), socket.socket(socket.AF_UNIX) as client:
+            folder = self._pid_file()[4]
+            client.connect(str(Path(folder, SOCKET)))
+            return folder
+        return None
 
     def _server(self) -> int | None:
         """The process id of the server of these data, if it runs. Just after its start it has no pid file yet."""
@@ -124,7 +127,7 @@ class Keeper:
 
     # --- the server ------------------------------------------------------------------------------------
 
-    def _start(self) -> None:
+    def _start(self) -> str:
         """Start the server, unless one is starting whose keeper was killed, and wait until it is ready."""
         if self._server() is None:
             self._make_reachable()
@@ -138,13 +141,19 @@ class Keeper:
                     file.write_text("\n".join([NO_PROCESS, *_lines(file)[1:], ""]))
             self._started = self._serve()
         with contextlib.suppress(TimeoutError):
-            _wait(lambda: self._is_ready() or self._server() is None, START_SECONDS)
-        if not self._is_ready():
-            why = f"is not ready after {START_SECONDS:g} s" if self._server() else "ended while it started"
-            raise Problem(f"the server {why}{self._log_tail()}")
+            _wait(lambda: self._ready() or self._server() is None, START_SECONDS)
+        if folder := self._ready():
+            return folder
+        why = f"is not ready after {START_SECONDS:g} s" if self._server() else "ended while it started"
+        raise Problem(f"the server {why}{self._log_tail()}")
 
     def _serve(self) -> "subprocess.Popen[bytes]":
-        settings = {"listen_addresses": "", "unix_socket_directories": self.run, "port": PORT, "max_connections": "200"}
+        sockets = self.run
+        # The path beside the data may be too long for a socket, or Postgres cannot take it in a list.
+        if len(os.fsencode(sockets / SOCKET)) > LONGEST_SOCKET or set(str(sockets)) & set(",\"'\\"):
+            sockets = Path(tempfile.mkdtemp(prefix=f"{NAME}-"))
+            self._own(sockets)
+        settings = {"listen_addresses": "", "unix_socket_directories": sockets, "port": PORT, "max_connections": "200"}
         if self._is_temporary:
             settings |= {"fsync": "off", "synchronous_commit": "off", "full_page_writes": "off"}
         options = [word for name, value in settings.items() for word in ("-c", f"{name}={value}")]
@@ -171,15 +180,18 @@ class Keeper:
         new.rename(self.data)
 
     def _stop(self) -> None:
+        sockets = self._answering()
         for how in WAYS_TO_STOP:
             with contextlib.suppress(TimeoutError, ProcessLookupError):
                 if pid := self._server():
                     os.kill(pid, how)
                 _wait(lambda: self._server() is None, STOP_SECONDS)
                 break
-        if self._server() is not None or self._answers():
+        if self._server() is not None or self._answering():
             number = next(iter(self._pid_file()), "unknown")
             raise Problem(f"process {number} could not be ended: end it with `kill -INT {number}`")
+        if sockets and Path(sockets) != self.run:
+            shutil.rmtree(sockets, ignore_errors=True)
 
     def _run(self, command: Sequence[str | Path], data: Path, say: str = "") -> None:
         done = subprocess.run(  # noqa: S603 - the wheel's own programs
