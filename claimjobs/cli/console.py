@@ -78,15 +78,19 @@ def on_terminal() -> bool:
 
 
 def asks() -> bool:
-    """Whether a person can be asked: standard input and standard error are a terminal."""
+    """Whether a person can be asked."""
     return sys.stdin.isatty() and sys.stderr.isatty()
 
 
 def ask(question: str) -> None:
-    """Ask a person. Raises Abort after a no, and UsageError where nobody can be asked."""
-    if not asks():
-        raise click.UsageError(f"{question} Nobody can be asked here: give --yes as well")
+    """Ask a person. Raises Abort after a no."""
     click.confirm(visible(question), abort=True, err=True)
+
+
+def need_yes(effect: str) -> None:
+    """Raise UsageError where nobody can be asked: standard input or standard error is no terminal."""
+    if not asks():
+        raise click.UsageError(f"{effect}, and nobody can be asked here: give --yes as well")
 
 
 def say(message: str, error: BaseException | None = None, *, verbose: bool = False) -> None:

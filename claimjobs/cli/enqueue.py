@@ -25,6 +25,8 @@ from claimjobs.signals import stop_on_signals
 
 LONGEST_FIELD: Final = 64 * 2**20
 """The most characters of a CSV field: a missing closing quote must not read the whole file into memory."""
+REPORT_EVERY: Final = 5.0
+"""Seconds between two lines of progress."""
 BAD: Final = (ValueError, ArithmeticError, RecursionError, csv.Error)
 """The errors of a record that is no row."""
 REASONS: Final = {
@@ -154,6 +156,7 @@ class FileRows:
         """The line on which each row begins, counted as in an editor."""
 
     def __iter__(self) -> Iterator[dict[str, Any]]:
+        report_at = time.monotonic() + REPORT_EVERY
         for line, record in self._records:
             try:
                 row = self._row(record)
@@ -162,6 +165,9 @@ class FileRows:
                 continue
             self.lines.append(line)
             self.count += 1
+            if time.monotonic() >= report_at:
+                report_at = time.monotonic() + REPORT_EVERY
+                say(f"{number(self.count, 'row')} read")
             yield row
 
     def report_bad(self, bad: BadRow) -> None:

@@ -15,7 +15,7 @@ import sqlalchemy as sa
 
 from claimjobs.admin.stored_jobs import StoredJob
 from claimjobs.cli import exits
-from claimjobs.cli.console import ask, data, number, on_terminal, say
+from claimjobs.cli.console import ask, data, need_yes, number, on_terminal, say
 from claimjobs.cli.options import AT_LEAST_1, options_before, with_options
 from claimjobs.cli.queue_options import Target, queue_options
 from claimjobs.cli.values import value_for
@@ -196,6 +196,7 @@ def drop(context: click.Context, /, target: Target, yes: bool, **chosen: Any) ->
         count = queue.jobs.count(given["where"], state=DEAD) if keys is None else len(keys) - len(missing)
         if not yes and count:
             jobs = f"{number(count, 'dead job')} of {queue.table.fullname}"
+            need_yes(f"this would drop {jobs}")
             ask(f"Drop {jobs} in {shown(queue.engine.url)}?")
         dropped = queue.jobs.drop(**given)
         if queue.settings.side_car and dropped:

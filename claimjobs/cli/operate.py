@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from datetime import timedelta
+from typing import Final
 
 import click
 
@@ -13,6 +14,9 @@ from claimjobs.instants import age
 from claimjobs.queue.queue import Queue
 from claimjobs.table.columns import ENDED, Ended
 from claimjobs.table.definitions import FIRST_OWNER
+
+MOST: Final = 1_000
+"""The most characters of a reason."""
 
 
 @click.command()
@@ -32,6 +36,8 @@ def pause(target: Target, reason: str | None) -> None:
       claimjobs pause --table emails
     """
     reason = None if reason is None else " ".join(reason.split())  # one line of `status`
+    if reason is not None and len(reason) > MOST:
+        raise click.BadParameter(f"it has {len(reason):,} characters: give at most {MOST:,}", param_hint="--reason")
     with target.queue() as queue:
         queue.pause(reason)
         show(f"{queue.table.fullname} is paused: `claimjobs resume` ends that")
@@ -79,6 +85,8 @@ def reclaim(target: Target, owner: int | None, force: bool, ownerless: bool) -> 
     """
     if ownerless and owner is not None:
         raise click.UsageError("--ownerless is about jobs without an owner: leave out --owner")
+    if force and owner is None:
+        raise click.UsageError("--force goes with --owner ID")
     with target.queue() as queue, log_as_messages():
         if ownerless:
             jobs = queue.reclaim_ownerless()

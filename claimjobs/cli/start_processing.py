@@ -10,6 +10,7 @@ from dataclasses import fields
 from typing import Any, Final
 
 import click
+from click.core import ParameterSource
 
 from claimjobs.cli import exits
 from claimjobs.cli.console import LOG_FORMAT, data, log_to, show, write_nowhere
@@ -145,6 +146,19 @@ def start_processing(
         limits["generators"] = 0 if given["handler"] else GENERATORS
     run = Run(**{**limits, "drain": limits["drain"] or limits["drain_retries"]})
     endpoints = Endpoints(metrics_port, health_port, bind)
+    has_end = not run.generators or run.jobs is not None or run.duration is not None
+    an_end = (has_end, "--jobs, --duration or --generators 0")
+    _refuse_what_has_no_effect(
+        context,
+        drain=an_end,
+        drain_retries=an_end,
+        rate=(run.generators > 0, "--generators"),
+        jobs=(run.generators > 0, "--generators"),
+        grace=(run.duration is not None, "--duration"),
+        bind=(endpoints.used, "--metrics-port or --health-port"),
+        per=(given["handler"] is not None, "MODULE:FUNCTION"),
+        concurrency=(given["handler"] is not None, "MODULE:FUNCTION"),
+    )
     with target.database() as url:
         plan = Plan(
             url,
@@ -164,6 +178,14 @@ def start_processing(
     code = exits.INTERRUPTED if supervisor.cancelled else code
     exit_despite_threads(code, but=threads)
     context.exit(code)
+
+
+def _refuse_what_has_no_effect(context: click.Context, **needs: tuple[bool, str]) -> None:
+    """Raise UsageError for an option of the command line that needs another one, which is not there."""
+    for name, (there, needed) in needs.items():
+        if not there and context.get_parameter_source(name) is ParameterSource.COMMANDLINE:
+            option = f"--{name.replace('_', '-')}"
+            raise click.UsageError(f"{option} has no effect without {needed}: give that, or leave out {option}")
 
 
 def _supervised(supervisor: Supervisor, screen: Screen, served: AbstractContextManager[None]) -> Summary:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import shutil
+import textwrap
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict
@@ -14,7 +16,7 @@ import click
 from claimjobs.admin.overview import LIMIT
 from claimjobs.admin.stats import Stats
 from claimjobs.cli import exits
-from claimjobs.cli.console import data, log_as_messages, number, say, show
+from claimjobs.cli.console import data, log_as_messages, number, on_terminal, say, show
 from claimjobs.cli.options import AT_LEAST_1, COUNT, Duration, Seconds, bind, port
 from claimjobs.cli.queue_options import Target, claim_options, queue_options
 from claimjobs.database.connect import connected
@@ -224,7 +226,12 @@ def _findings(found: Explanation, *, verbose: bool) -> Iterator[str]:
     checks = max((len(finding.check) for finding in shown), default=0)
     verdicts = max((len(finding.verdict) for finding in shown), default=0)
     for finding in sorted(shown, key=lambda finding: VERDICTS.index(finding.verdict), reverse=True):
-        yield f"{finding.verdict:<{verdicts}}  {finding.check:<{checks}}  {finding.says}"
+        head, says = f"{finding.verdict:<{verdicts}}  {finding.check:<{checks}}  ", finding.says
+        if on_terminal():  # broken at words
+            width, indent = max(shutil.get_terminal_size().columns, len(head) + 20), " " * len(head)
+            yield from textwrap.wrap(head + says, width, subsequent_indent=indent, break_on_hyphens=False)
+        else:
+            yield head + says
         yield from (f"    {line}" for statement in finding.fix for line in statement.split("\n"))
     count = ", ".join(f"{counts[verdict]} {verdict}" for verdict in reversed(VERDICTS) if counts[verdict])
     more = "; `claimjobs --verbose explain` shows those that are ok" if counts["ok"] and not verbose else ""

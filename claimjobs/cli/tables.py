@@ -9,7 +9,7 @@ import sqlalchemy as sa
 
 from claimjobs.admin.upgrade import plan, upgrade
 from claimjobs.cli import exits
-from claimjobs.cli.console import ask, number, say, show, show_sql
+from claimjobs.cli.console import ask, need_yes, number, say, show, show_sql
 from claimjobs.cli.queue_options import Target, database_options, queue_options
 from claimjobs.database.connect import connected, engine_of, shown
 from claimjobs.embedded.server import chosen_url
@@ -80,8 +80,17 @@ def setup_tables(target: Target, add: list[str], recreate: bool, yes: bool, sql:
       claimjobs setup-tables --wake-trigger
     """
     side_car, per_key = target.described.get("side_car"), target.described.get("per_key")
-    if side_car and (recreate or add):
-        raise click.UsageError("--side-car is for a table that must not be altered: leave out --recreate and --add")
+    refused = {
+        "--drop-wake-trigger only drops the trigger: leave out --recreate": recreate and trigger == "drop",
+        "--recreate makes the table with all that --add could add: give only one of them": recreate and add,
+        "--side-car is for a table that must not be altered: leave out --recreate and --add": side_car
+        and (recreate or add),
+    }
+    for words, is_given in refused.items():
+        if is_given:
+            raise click.UsageError(words)
+    if recreate and not (yes or sql):
+        need_yes("--recreate drops a table")
     reads = bool(not sql or add or side_car or per_key)
     unconnected = queue_of(engine_of(chosen_url(target.url) or DDL_WITHOUT_URL), target.described)
     with target.queue() if reads else unconnected as queue:
@@ -104,6 +113,7 @@ def _add(queue: Queue, add: list[str], *, yes: bool, sql: bool) -> None:
         show_sql(statement)
     if statements and not sql:
         if not yes:
+            need_yes("--add alters a table")
             ask(f"Run {number(len(statements), 'statement')} in {shown(queue.engine.url)}?")
         setup.alter(queue.engine, _jobs(queue), statements)
 
@@ -243,6 +253,7 @@ def upgrade_tables(
             if sql:
                 return
             if not yes:
+                need_yes("this alters tables")
                 ask(f"Upgrade {number(len(found), 'table')} in {shown(engine.url)}?")
             for table in upgrade(engine, found):
                 show(f"{table.table.fullname}: schema {table.version} to {SCHEMA}")

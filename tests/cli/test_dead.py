@@ -199,7 +199,7 @@ def test_without_a_terminal_drop_needs_yes_and_says_how_many(anywhere: Backend) 
     ]:
         ended = dead(anywhere, "drop", *words)
         assert (ended.code, ended.out) == (exits.USAGE, "")
-        assert f"Drop {count} dead job{'s' if count > 1 else ''} of jobs" in ended.err
+        assert f"would drop {count} dead job{'s' if count > 1 else ''} of jobs" in ended.err
         assert "give --yes" in ended.err
     assert len(states(anywhere)) == 4
 

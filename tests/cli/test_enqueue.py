@@ -305,3 +305,10 @@ def test_a_schedule_that_cannot_be_kept_is_refused_at_once(one: Backend) -> None
 def jobs_uncommitted(backend: Backend) -> Any:
     """Whether a session other than ours holds a transaction open in the database."""
     return lambda: len(backend.sessions()) > 1
+
+
+def test_progress_is_a_line_now_and_then(one: Backend, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("claimjobs.cli.enqueue.REPORT_EVERY", 0.0)
+    ended = enqueued(one, "-", stdin=lines(*good(1_000)))
+    assert "claimjobs: 500 rows read\n" in ended.err
+    assert "claimjobs: 1,000 rows read\n" in ended.err

@@ -315,6 +315,23 @@ def test_what_does_not_go_with_a_table_that_must_not_be_altered(anywhere: Backen
 
 
 @pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (("--jobs", "5"), "--jobs has no effect without --generators"),
+        (("--grace", "5"), "--grace has no effect without --duration"),
+        (("--bind", "0.0.0.0"), "--bind has no effect without --metrics-port or --health-port"),
+        (("--generators", "1"), "--drain has no effect without --jobs, --duration or --generators 0"),
+        (("--generators", "1", "--drain-retries"), "--drain has no effect without --jobs, --duration or --generators"),
+    ],
+)
+def test_an_option_that_would_have_no_effect_is_refused(anywhere: Backend, words: tuple[str, ...], told: str) -> None:
+    anywhere.make()
+    ended = claimjobs("start-processing", f"{HANDLERS}:note_batch", "--drain", *words, "--url", anywhere.url)
+    assert ended.code in (exits.USAGE, exits.INPUT)
+    assert told in " ".join(ended.err.split())
+
+
+@pytest.mark.parametrize(
     ("text", "told"),
     [
         ("[columns]\nstatus = ''\n[states]\ndone = 7", "states are values of the status column: name that column"),

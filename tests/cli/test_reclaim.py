@@ -139,10 +139,13 @@ def test_an_owner_of_another_table_is_left_alone(anywhere: Backend) -> None:
     assert batch.lost == ()
 
 
-def test_a_command_line_that_is_wrong() -> None:
-    ended = claimjobs("reclaim", "--owner", "0")
+@pytest.mark.parametrize(
+    ("words", "said"), [(("--force",), "--force goes with --owner"), (("--owner", "0"), "0 is not in the range")]
+)
+def test_a_command_line_that_is_wrong(words: tuple[str, ...], said: str) -> None:
+    ended = claimjobs("reclaim", *words)
     assert ended.code == exits.USAGE
-    assert "0 is not in the range" in ended.err
+    assert said in ended.err
 
 
 def test_it_prints_how_many(anywhere: Backend) -> None:

@@ -278,7 +278,7 @@ def test_without_yes_add_alters_nothing_where_nobody_can_be_asked(orders: Backen
     words = ("setup-tables", *mapped(tmp_path, MAP), "--add", "priority", "--url", orders.url)
     ended = claimjobs(*words)
     assert (ended.code, ended.out.split(" ADD ")[0]) == (exits.USAGE, "ALTER TABLE orders")
-    assert "Nobody can be asked here: give --yes as well" in ended.err
+    assert "nobody can be asked here: give --yes as well" in ended.err
     assert claimjobs(*words, "--sql") == Ended(exits.OK, ended.out, "")
     assert columns(orders) == {"nr", "state", "worker"}
     assert OWNER_TABLE not in sa.inspect(orders.engine).get_table_names()
@@ -351,6 +351,7 @@ def test_what_cannot_be_added_is_told_with_what_can() -> None:
     ended = claimjobs("setup-tables", "--add", "colour")
     assert ended.code == exits.USAGE
     assert "'colour' cannot be added: give some of status, owner_id" in ended.err
+    assert claimjobs("setup-tables", "--add", "run_at", "--recreate").code == exits.USAGE
 
 
 def test_a_table_without_a_key_is_no_queue(anywhere: Backend) -> None:

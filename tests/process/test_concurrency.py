@@ -98,6 +98,7 @@ def test_a_job_that_hangs_is_given_to_others_and_its_process_is_replaced(
         ((f"{HANDLERS}:take_batch", "--concurrency", "2"), "is called for many jobs at once, and takes a batch"),
         ((f"{HANDLERS}:handle", "--concurrency", "2", "--hold", "transaction"), "handles one job after the other"),
         ((f"{HANDLERS}:ahandle", "--hold", "transaction"), "is async, and `--hold transaction` handles one job after"),
+        (("--concurrency", "2", "--duration", "1"), "--concurrency has no effect without MODULE:FUNCTION"),
         ((f"{HANDLERS}:handle", "--prefetch", "2"), "--concurrency N"),
     ],
 )

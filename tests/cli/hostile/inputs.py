@@ -231,6 +231,7 @@ OPTIONS = [
     case("show", USAGE, said="Missing argument"),
     case("cancel", USAGE, said="Missing argument"),
     case("list --state gone", USAGE, said="--state"),
+    case("reclaim --force", USAGE, said="--force goes with"),
     case("reclaim --owner 7", USAGE, said="another program's"),
     case("reclaim --ownerless --owner 7 --force", USAGE, said="leave out --owner"),
     case("reclaim --owner 0", USAGE),
