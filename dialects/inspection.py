@@ -161,6 +161,7 @@ class TableRules(Protocol):
     # Each asks about the table that `named` names. None: a database has no such thing.
     place_of: ClassVar[sa.TextClause]
     """The schema, the name, and whether the schema is the default."""
+    holder_of: ClassVar[sa.TextClause]
     comment_of: ClassVar[sa.TextClause | None] = None
     """None: as SQLAlchemy asks."""
     unused_of: ClassVar[sa.TextClause]
@@ -224,6 +225,10 @@ class TableRules(Protocol):
 
         It is within a transaction.
         """
+
+    def lock_holder(self, connection: sa.Connection, table: sa.Table) -> str | None:
+        """A session that has a lock on this table, for a message; None: the server shows none to this user."""
+        return next((row[0] for row in self._asked(connection, self.holder_of, table)), None)
 
     def named_with(self, connection: sa.Connection, words: str) -> Sequence[str]:
         """The tables of the connection's schema whose comments contain these words."""

@@ -263,8 +263,12 @@ def _altering(engine: sa.Engine, dialect: Dialect, table: sa.Table) -> Iterator[
                 "or give the output of `claimjobs setup-tables --sql` (`upgrade-tables --sql`) to somebody who has it"
             ) from error
         if dialect.errors.transient_kind(error) == "lock timeout":
+            holder = None
+            with suppress(sa.exc.DBAPIError), connected(engine) as connection:
+                holder = dialect.table_rules.lock_holder(connection, table)
             raise TableInUse(
-                f"table {table.fullname!r} was not free within {LOCK_TIMEOUT:g} s: another session has a lock on it; "
-                "wait for the end of its transaction, or end it, then run this again"
+                f"table {table.fullname!r} was not free within {LOCK_TIMEOUT:g} s: a lock on it has "
+                f"{holder or 'a session that this user may not see'}; wait for the end of that transaction, or end it, "
+                "then run this again"
             ) from error
         raise

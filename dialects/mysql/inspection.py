@@ -132,6 +132,12 @@ class MySQLTableRules(TableRules):
         "tables",
         "ORDER BY CAST(table_name AS BINARY) = CAST(:name AS BINARY) DESC LIMIT 1",
     )
+    holder_of = sa.text(
+        "SELECT concat('session ', processlist_id, ' (', processlist_user, '@', processlist_host, ')') "
+        "FROM performance_schema.metadata_locks JOIN performance_schema.threads ON thread_id = owner_thread_id "
+        "WHERE object_type = 'TABLE' AND object_schema = coalesce(:schema, database()) AND object_name = :name "
+        "AND lock_status = 'GRANTED' AND processlist_id <> connection_id() LIMIT 1"
+    )
     # SHOW CREATE TABLE, which SQLAlchemy reads, leaves it out in the modes NO_TABLE_OPTIONS, ANSI, ORACLE and more.
     comment_of = _about("table_comment", "tables")
     # FORCE INDEX with an invisible one is error 1176.
@@ -197,3 +203,9 @@ class MariaDBTableRules(MySQLTableRules):
     unused_of = _about("DISTINCT index_name", "statistics", "AND ignored = 'YES'")
     # Its JSON_TABLE has no ENUM; a text would not find a row through the index.
     inexact_types = (*MySQLTableRules.inexact_types, sa.Enum)
+    # Metadata locks are shown by a plugin that few servers have. A transaction that has a lock is not sure either.
+    holder_of = sa.text(
+        "SELECT concat('perhaps session ', id, ' (', user, '@', host, ')') FROM information_schema.innodb_trx "
+        "JOIN information_schema.processlist ON id = trx_mysql_thread_id "
+        "WHERE id <> connection_id() ORDER BY trx_started LIMIT 1"
+    )

@@ -172,6 +172,11 @@ class PostgresTableRules(TableRules):
         "SELECT nspname, relname, nspname IS NOT DISTINCT FROM current_schema() FROM pg_class JOIN pg_namespace "
         "ON pg_namespace.oid = relnamespace WHERE pg_class.oid = to_regclass(:name)"
     )
+    holder_of = sa.text(
+        "SELECT format('session %s (%s, %s)', pid, usename, coalesce(nullif(application_name, ''), state, 'hidden')) "
+        "FROM pg_locks JOIN pg_stat_activity USING (pid) WHERE granted AND relation = to_regclass(:name) "
+        "AND datname = current_database() AND pid <> pg_backend_pid() ORDER BY xact_start LIMIT 1"
+    )
     # CREATE INDEX CONCURRENTLY that failed leaves one behind.
     unused_of = sa.text(
         "SELECT relname FROM pg_index JOIN pg_class ON pg_class.oid = indexrelid "
