@@ -32,6 +32,13 @@ Type = sa.types.TypeEngine[Any]
 
 ONLY_READ: Final = ("priority", "traceparent")
 """The roles whose columns claimjobs does not write for a claim or an outcome."""
+_NEITHER: Final = (sa.String, sa.Uuid, sa.Boolean, sa.LargeBinary, sa.JSON)
+_NO_NUMBERS: Final = (*_NEITHER, sa.DateTime, sa.Date, sa.Time, sa.Interval)
+_NO_INSTANTS: Final = (*_NEITHER, sa.Integer, sa.Numeric, sa.Time)
+_NUMBER: Final = (_NO_NUMBERS, "a whole number")
+_INSTANT: Final = (_NO_INSTANTS, "a date and time")
+HOLDS: Final = {"attempts": _NUMBER, "suspect": _NUMBER, "owner_date": _INSTANT, "run_at": _INSTANT}
+"""What is written for each role, and the types that cannot hold it."""
 _BITS: Final = {"TINYINT": 8, "SMALLINT": 16, "MEDIUMINT": 24, "INTEGER": 32, "small_integer": 16, "integer": 32}
 """Bits of whole numbers, by the names of types of databases and of SQLAlchemy; other types have 64."""
 
@@ -111,8 +118,9 @@ def check_columns(connection: sa.Connection, dialect: Dialect, roles: ColumnRole
                 f"name another column, as in {column_option(role)}, or keep outcomes in a second table "
                 "(side_car=True, --side-car)"
             )
-        if role == "run_at" and isinstance(there["type"], sa.Integer | sa.Numeric):  # MySQL compares: each job is due
-            raise _unfit(connection, roles, role, there, needed="a date and time")
+        wrong, needed = HOLDS.get(role, ((), ""))
+        if isinstance(there["type"], wrong):
+            raise _unfit(connection, roles, role, there, needed=needed)
         if role == "owner_id" and not there["nullable"]:
             raise _unfit(connection, roles, role, there, needed="NULL for a row that no owner holds")
     if roles.status is not None:
@@ -120,9 +128,7 @@ def check_columns(connection: sa.Connection, dialect: Dialect, roles: ColumnRole
 
 
 def check_owner(connection: sa.Connection, roles: ColumnRoles) -> None:
-    """Check that an owner column of numbers holds the ids of owners: MySQL may store its largest number in place of
-    one, and nobody would reclaim the job. Raises ColumnUnfit.
-    """
+    """Check that the owner column holds the ids of owners. Raises ColumnUnfit."""
     column = roles.owner_id
     if column is None:
         return
@@ -132,7 +138,7 @@ def check_owner(connection: sa.Connection, roles: ColumnRoles) -> None:
         most = integer_range(type_)[1]
     elif isinstance(type_, sa.Numeric) and not isinstance(type_, sa.Float) and type_.precision is not None:
         most = int(10 ** (type_.precision - (type_.scale or 0))) - 1
-    if most < LAST_OWNER:
+    if most < LAST_OWNER or isinstance(type_, _NO_NUMBERS):
         needed = f"a whole number, and hold ids up to {LAST_OWNER:,}"
         raise _unfit(connection, roles, "owner_id", found, needed=needed)
 

@@ -9,6 +9,7 @@ from typing import Any, Literal
 import pytest
 import sqlalchemy as sa
 from sqlalchemy.dialects import mysql
+from sqlalchemy.dialects.postgresql import UUID
 
 from claimjobs import Columns, Queue
 from claimjobs.errors import ColumnUnfit
@@ -156,13 +157,17 @@ def test_rows_of_one_state_with_and_without_an_owner_are_counted_together(backen
 # --- the columns of roles --------------------------------------------------------------------------------------------
 
 NO_OWNERS: dict[str, tuple[Any, str]] = {
+    "text": (sa.String(3), r"VARCHAR\(3\)"),
+    "a uuid": (UUID().with_variant(sa.CHAR(36), "mysql", "mariadb"), r"UUID|CHAR\(36\)"),
     "a small number": (sa.SmallInteger, "SMALLINT"),
     "a short number": (sa.Numeric(7, 0), r"(NUMERIC|DECIMAL)\(7, 0\)"),
+    "a truth": (sa.Boolean, "BOOLEAN|TINYINT"),
+    "an instant": (sa.DateTime, "TIMESTAMP|DATETIME"),
 }
 
 
 @pytest.mark.parametrize("what", NO_OWNERS)
-def test_an_owner_is_a_number_that_is_large_enough(backend: Backend, what: str) -> None:
+def test_an_owner_is_a_number(backend: Backend, what: str) -> None:
     type_, shown = NO_OWNERS[what]
     made(backend, sa.Column("worker", type_))
     queue = backend.bare_queue("tasks", columns=Columns(status=None, owner_id="worker"))
@@ -196,12 +201,13 @@ def test_an_owner_that_nobody_can_leave(backend: Backend, hold: Any) -> None:
     assert "NOT NULL, and as owner_id it must be NULL for a row that no owner holds" in message
 
 
-def test_seconds_as_run_at(backend: Backend) -> None:
-    """MySQL compares them with an instant, and each job would be due."""
-    made(backend, sa.Column("begins", sa.BigInteger), sa.Column("owner_id", sa.Integer))
-    message = complaint(backend.bare_queue("tasks", columns=Columns(status=None, run_at="begins")), ColumnUnfit)
-    assert re.search(r"is BIGINT(\(20\))?, and as run_at it must be a date and time", message)
-    assert "ALTER TABLE tasks ADD COLUMN claim_run_at " in message
+@pytest.mark.parametrize("role", ["attempts", "suspect", "owner_date", "run_at"])
+def test_a_role_in_text(backend: Backend, role: str) -> None:
+    made(backend, sa.Column("note", sa.String(40)), sa.Column("owner_id", sa.Integer))
+    given: dict[str, Any] = {role: "note"}
+    message = complaint(backend.bare_queue("tasks", columns=Columns(status=None, **given)), ColumnUnfit)
+    assert f"is VARCHAR(40), and as {role} it must be a " in message
+    assert f"ALTER TABLE tasks ADD COLUMN claim_{role} " in message
 
 
 def test_an_error_is_cut_to_its_column(backend: Backend) -> None:
