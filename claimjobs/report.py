@@ -108,6 +108,13 @@ class Report:
     def __add__(self, other: Report) -> Report:
         return Report(**{f.name: getattr(self, f.name) + getattr(other, f.name) for f in fields(self)})
 
+    def __str__(self) -> str:
+        """The counts that are not 0, on one line."""
+        counts = {f.name: getattr(self, f.name) for f in fields(self) if f.type == "int"}
+        shown = [f"{name.replace('_', ' ')} {count:,}" for name, count in counts.items() if count]
+        shown += [f"{count:,} x {kind}" for kind, count in sorted(self.transients.items())]
+        return ", ".join(shown) or "nothing yet"
+
     def copy(self) -> Report:
         """A copy of the present counts."""
         return self + Report()

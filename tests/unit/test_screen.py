@@ -29,6 +29,11 @@ def test_transients_are_counted_by_kind_while_it_lasts(capsys: pytest.CaptureFix
     assert json.loads(capsys.readouterr().out)["total"]["transients"] == {"deadlock": 2, "connection lost": 1}
 
 
+def test_a_report_is_one_line_of_what_happened() -> None:
+    assert str(replace(TROUBLED, claimed=1_200)) == "claimed 1,200, done 3, 1 x connection lost, 2 x deadlock"
+    assert str(Report()) == "nothing yet"
+
+
 def test_what_died_is_told_in_words_that_fit_one_and_many() -> None:
     summary = Summary(before=3, generated=0, left=0, seconds=1.0, total=TROUBLED, replaced=1, handed_back=1_000)
     assert summary_lines(summary)[-1] == (
