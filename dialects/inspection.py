@@ -155,8 +155,6 @@ class TableRules(Protocol):
     """Types whose values, as a driver reads them, are equal to the stored ones. tests/foreign/keys.py proves it."""
     inexact_types: ClassVar[tuple[type[sa.types.TypeEngine[Any]], ...]] = (sa.Float,)
     """Exceptions among them: a server sends an approximate number with fewer digits than it stores."""
-    last_character: ClassVar[str] = "\U0010ffff"
-    """The last one that a name can have."""
 
     # Each asks about the table that `named` names. None: a database has no such thing.
     place_of: ClassVar[sa.TextClause]
@@ -174,6 +172,9 @@ class TableRules(Protocol):
 
     def named(self, table: sa.Table) -> dict[str, Any]:
         """The parameters that name a table."""
+
+    def keeps(self, name: str) -> bool:
+        """Whether the server gives a table this name, and does not change it without an error."""
 
     def _asked(self, connection: sa.Connection, statement: sa.TextClause | None, table: sa.Table) -> Sequence[Any]:
         return () if statement is None else connection.execute(statement, self.named(table)).all()
