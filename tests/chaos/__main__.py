@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import servers
-from claimjobs.options import CLAIMS
+from claimjobs.options import ALL_KINDS
 from tests.chaos import report
 from tests.chaos.arena import Arena, own_server
 from tests.chaos.faults import FAULTS, Fault
@@ -31,7 +31,7 @@ def main() -> int:
         signal.signal(number, lambda received, _: sys.exit(128 + received))
     logging.getLogger("psycopg").setLevel(logging.ERROR)  # it warns of every connection that is lost
     seed = secrets.randbelow(1_000_000) if options.seed is None else options.seed
-    print(f"seed {seed}, claims in {options.claims}: `make chaos SEED={seed}` does the same again", flush=True)
+    print(f"seed {seed}, kind {options.kind}: `make chaos SEED={seed}` does the same again", flush=True)
     verdicts = list(_all(options, seed))
     report.show(verdicts)
     if options.markdown:
@@ -62,14 +62,14 @@ def _arena(backend: servers.Backend, rng: random.Random, options: argparse.Names
         folder.mkdir(exist_ok=True)
         server = stack.enter_context(own_server(backend))
         print(f"{backend} {server.version} ({server.how})", flush=True)
-        yield Arena(server, rng, folder, options.claims, per_key=options.per_key)
+        yield Arena(server, rng, folder, options.kind, per_key=options.per_key)
 
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m tests.chaos", description=__doc__)
     parser.add_argument("--seed", type=int, help="of the random times; printed at the start of every run")
     parser.add_argument("--backend", dest="backends", action="append", choices=("postgres", "mysql", "mariadb"))
-    parser.add_argument("--claims", choices=CLAIMS, default="rows", help="where consumers record their claims")
+    parser.add_argument("--kind", choices=ALL_KINDS, default="rows", help="the kind of queue that consumers have")
     parser.add_argument("--per-key", type=int, default=0, metavar="N", help="claim at most N jobs of a key at once")
     parser.add_argument("--only", action="append", metavar="WORD", help="faults whose name has this word")
     parser.add_argument("--times", type=int, help="strikes of each fault, in place of its own figure")

@@ -15,12 +15,13 @@ import sqlalchemy as sa
 
 import servers
 from claimjobs import ClaimjobsError, Queue, key_tables, make, tables_for
-from claimjobs.options import ClaimsKind
+from claimjobs.options import Kind
 from servers import containers, programs
 from servers.pgbouncer import PgBouncer
-from tests.chaos import audit, claim_rows, work
+from tests.chaos import audit, work
 from tests.chaos.engines import engine_to
 from tests.chaos.fleet import Formation, Group, Overdue, Road, Settings, all_ended, bare, supervised, until
+from tests.chaos.kinds import KINDS, QueueKind
 from tests.chaos.namespace import Namespace
 from tests.chaos.proxy import Proxy
 
@@ -55,8 +56,8 @@ class Arena:
     server: servers.Server
     random: random.Random
     folder: Path
-    claims: ClaimsKind = "rows"
-    """Where all consumers record their claims."""
+    kind: Kind = "rows"
+    """The kind of queue that all consumers have."""
     candidates: str | None = None
     """The URL of a replica where their claims find candidates."""
     per_key: int = 0
@@ -77,13 +78,14 @@ class Arena:
 
     def __post_init__(self) -> None:
         self.engine = engine_to(self.server.url, poolclass=sa.NullPool)
-        make(self.engine, tables_for("jobs"))
+        self.queue.make(self.engine)
         if self.per_key or self.in_order:
             jobs = tables_for("jobs")[0]
             columns = ("status", "e", "priority", "id", "run_at", "suspect")
             sa.Index("jobs_by_key", *(jobs.c[name] for name in columns)).create(self.engine)
             make(self.engine, key_tables(self.engine, "jobs", ["e"]))
-        audit.install(self.engine, self.claims)
+        audit.install(self.engine, self.kind)
+        self._shape = self._shape_now
         self.groups: list[Group] = []
         self.supervisors: list[Group] = []
         self.bares: list[Group] = []
@@ -132,14 +134,19 @@ class Arena:
         return self.pooler
 
     @property
-    def per_batch(self) -> bool:
-        """Whether claims are rows of `claimjobs_batches`."""
-        return self.claims == "batches"
+    def queue(self) -> QueueKind:
+        """What is known of the kind of queue."""
+        return KINDS[self.kind]
 
     @property
     def claimed(self) -> str:
         """The predicate of a job that is claimed, in SQL."""
-        return claim_rows.claimed(postgres=self.postgres) if self.per_batch else "status = 'claimed'"
+        return self.queue.claimed(postgres=self.postgres)
+
+    @property
+    def _shape_now(self) -> str:
+        inspector = sa.inspect(self.engine)
+        return repr((inspector.get_columns("jobs"), inspector.get_indexes("jobs")))
 
     # --- groups ----------------------------------------------------------------------------------------
 
@@ -147,10 +154,10 @@ class Arena:
     def fleet(self, formation: Formation) -> Iterator[None]:
         """The groups of a formation at work, under load. Afterwards none of their processes is left."""
         limits = {"per_key": self.per_key, "in_order": self.in_order}
-        self.formation = formation.but(claims=self.claims, candidates=self.candidates, **limits)
+        self.formation = formation.but(kind=self.kind, candidates=self.candidates, **limits)
         self.groups, self.supervisors, self.bares, self.witnesses = [], [], [], []
         self.strikes = []
-        audit.forget(self.engine)
+        audit.forget(self.engine, self.kind)
         with all_ended(self.groups), Load(self) as self.load:
             self.restore()
             until(lambda: self._registered(all), "every consumer is registered")
@@ -236,11 +243,7 @@ class Arena:
 
     def owners(self) -> dict[int, int]:
         """The processes that are registered, and how many jobs each holds."""
-        in_rows = (
-            "SELECT o.pid, count(j.id) FROM claimjobs_owners o "
-            "LEFT JOIN jobs j ON j.owner_id = o.id AND j.status = 'claimed' WHERE o.died IS NULL GROUP BY o.pid"
-        )
-        return {row[0]: int(row[1]) for row in self.ask(claim_rows.OWNERS if self.per_batch else in_rows)}
+        return {row[0]: int(row[1]) for row in self.ask(self.queue.owners)}
 
     def ran_since(self, at: float) -> set[int]:
         """The processes that have executed a job since then."""
@@ -286,13 +289,14 @@ class Arena:
         self.load.stop()
         if not any(group.alive for group in self.groups):
             self.witnesses.append(self.bare(replace(self.formation.settings, road="direct", clock=0.0)))
-        left = "SELECT count(*) FROM jobs WHERE status <> 'dead'"
+        left = "SELECT count(*) FROM chaos_jobs WHERE status NOT IN ('done', 'dead')"
         until(lambda: self.ask(left) == [(0,)], "every job is done or dead", DRAIN_SECONDS)
 
     def stop(self) -> list[str]:
         """End every group in order; what they leave behind."""
         late = [f"{group.log} ended by itself" for group in self.groups if not group.alive and not group.doomed]
         late += [str(error) for group in self.groups if (error := _stopped(group))]
+        late += [] if self._shape_now == self._shape else ["the table of the jobs was altered"]
         with contextlib.suppress(Overdue):
             until(lambda: not self._left_behind(), "nothing is left behind", 15)
         return late + self._left_behind()
@@ -300,7 +304,7 @@ class Arena:
     def _left_behind(self) -> list[str]:
         found = [f"process {pid}" for group in self.groups for pid in group.processes()]
         found += [f"owner {tuple(row)}" for row in self.ask("SELECT id, pid, died FROM claimjobs_owners")]
-        found += [f"claimed {tuple(row)}" for row in self.ask(f"SELECT id, owner_id FROM jobs WHERE {self.claimed}")]
+        found += [f"claimed {tuple(row)}" for row in self.ask("SELECT id FROM chaos_jobs WHERE status = 'claimed'")]
         found += [f"batch {tuple(row)}" for row in self.ask("SELECT owner_id, number, jobs FROM claimjobs_batches")]
         if self.pooler is not None:
             return found + [f"lock {tuple(row)}" for row in self.ask(ADVISORY_LOCKS)]
@@ -352,7 +356,7 @@ class Load(threading.Thread):
         super().__init__(name="load", daemon=True)
         self._arena = arena
         url = arena.server.url if arena.pooler is None else arena.pooler.url
-        self._queue = Queue(engine_to(url, poolclass=sa.NullPool), claims=arena.claims)
+        self._queue = Queue(engine_to(url, poolclass=sa.NullPool), **arena.queue.options)
         self._ended = threading.Event()
         self._counting = threading.Lock()
         self.acknowledged = 0
@@ -375,7 +379,7 @@ class Load(threading.Thread):
                 self._top_up()
 
     def _top_up(self) -> None:
-        waiting = self._arena.ask("SELECT count(*) FROM jobs WHERE status = 'unclaimed'")
+        waiting = self._arena.ask("SELECT count(*) FROM chaos_jobs WHERE status = 'unclaimed'")
         if waiting and waiting[0][0] < self._arena.backlog:
             self.enqueue([work.PLAIN] * self._arena.chunk)
 

@@ -12,9 +12,10 @@ from typing import Any, Final
 
 import sqlalchemy as sa
 
-from claimjobs.options import ClaimsKind
-from tests.chaos import claim_rows
+from claimjobs.options import Kind
 from tests.chaos.claim_rows import Move
+from tests.chaos.kinds import KINDS, VIEW
+from tests.chaos.triggers import MYSQL_NOW, POSTGRES_NOW, on_owners
 
 METADATA: Final = sa.MetaData()
 
@@ -29,6 +30,7 @@ RUNS: Final = sa.Table(
     sa.Column("owner", sa.Integer, comment="as the job in hand had it"),
     sa.Column("pid", sa.Integer, nullable=False),
     sa.Column("at", sa.Double, nullable=False, comment="seconds since 1970, by the database's clock"),
+    sa.Column("session", sa.Integer, comment="of the open transaction that held the job"),
     sa.UniqueConstraint("call", "job"),
 )
 """Executions, written by handlers through a connection of their own."""
@@ -67,84 +69,44 @@ DEATHS: Final = sa.Table(
 )
 """Owners that were declared dead, or left."""
 
-_POSTGRES_NOW = "extract(epoch FROM clock_timestamp())"
-_POSTGRES = (
-    # Behind a pooler a client's name goes with it from session to session.
-    """CREATE FUNCTION chaos_session() RETURNS integer LANGUAGE sql AS $$
-      SELECT coalesce(substring(current_setting('application_name') FROM '^client ([0-9]+)$')::int, pg_backend_pid())
-    $$""",
-    f"""CREATE FUNCTION chaos_move() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
-      IF TG_OP = 'INSERT' THEN
-        INSERT INTO chaos_moves (job, new_owner, new_status, session, at, e)
-          VALUES (NEW.id, NEW.owner_id, NEW.status, chaos_session(), {_POSTGRES_NOW}, NEW.e);
-      ELSIF TG_OP = 'DELETE' THEN
-        INSERT INTO chaos_moves (job, old_owner, old_status, session, at)
-          VALUES (OLD.id, OLD.owner_id, OLD.status, chaos_session(), {_POSTGRES_NOW});
-      ELSIF (OLD.status, OLD.owner_id) IS DISTINCT FROM (NEW.status, NEW.owner_id) THEN
-        INSERT INTO chaos_moves (job, old_owner, new_owner, old_status, new_status, session, at)
-          VALUES (NEW.id, OLD.owner_id, NEW.owner_id, OLD.status, NEW.status, chaos_session(), {_POSTGRES_NOW});
-      END IF;
-      RETURN NULL;
-    END $$""",
-    f"""CREATE FUNCTION chaos_owner() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
-      IF TG_OP = 'DELETE' THEN
-        INSERT INTO chaos_deaths (owner, at) VALUES (OLD.id, {_POSTGRES_NOW});
-      ELSIF NEW.died IS NULL THEN
-        INSERT INTO chaos_sessions (owner, session, pid) VALUES (NEW.id, chaos_session(), NEW.pid)
-          ON CONFLICT DO NOTHING;
-      ELSE
-        INSERT INTO chaos_deaths (owner, at) VALUES (NEW.id, {_POSTGRES_NOW});
-      END IF;
-      RETURN NULL;
-    END $$""",
-    "CREATE TRIGGER chaos_jobs AFTER INSERT OR UPDATE OR DELETE ON jobs FOR EACH ROW EXECUTE FUNCTION chaos_move()",
-    """CREATE TRIGGER chaos_owners AFTER INSERT OR UPDATE OR DELETE ON claimjobs_owners
-       FOR EACH ROW EXECUTE FUNCTION chaos_owner()""",
+EFFECTS: Final = sa.Table(
+    "chaos_effects",
+    METADATA,
+    sa.Column("id", _KEY, primary_key=True),
+    sa.Column("job", sa.Integer, nullable=False),
+    sa.Column("session", sa.Integer, nullable=False, comment="of the open transaction that held the job"),
 )
+"""What handlers wrote in the transactions that held their jobs."""
 
-_MYSQL_NOW = "unix_timestamp(sysdate(6))"
-_MYSQL = (
-    f"""CREATE TRIGGER chaos_enqueued AFTER INSERT ON jobs FOR EACH ROW
-      INSERT INTO chaos_moves (job, new_owner, new_status, session, at, e)
-        VALUES (NEW.id, NEW.owner_id, NEW.status, connection_id(), {_MYSQL_NOW}, NEW.e)""",
-    f"""CREATE TRIGGER chaos_gone AFTER DELETE ON jobs FOR EACH ROW
-      INSERT INTO chaos_moves (job, old_owner, old_status, session, at)
-        VALUES (OLD.id, OLD.owner_id, OLD.status, connection_id(), {_MYSQL_NOW})""",
-    f"""CREATE TRIGGER chaos_moved AFTER UPDATE ON jobs FOR EACH ROW
-      IF NOT (OLD.status <=> NEW.status AND OLD.owner_id <=> NEW.owner_id) THEN
-        INSERT INTO chaos_moves (job, old_owner, new_owner, old_status, new_status, session, at)
-          VALUES (NEW.id, OLD.owner_id, NEW.owner_id, OLD.status, NEW.status, connection_id(), {_MYSQL_NOW});
-      END IF""",
-    """CREATE TRIGGER chaos_came AFTER INSERT ON claimjobs_owners FOR EACH ROW
-      INSERT IGNORE INTO chaos_sessions (owner, session, pid) VALUES (NEW.id, connection_id(), NEW.pid)""",
-    f"""CREATE TRIGGER chaos_lived AFTER UPDATE ON claimjobs_owners FOR EACH ROW
-      IF NEW.died IS NULL THEN
-        INSERT IGNORE INTO chaos_sessions (owner, session, pid) VALUES (NEW.id, connection_id(), NEW.pid);
-      ELSE
-        INSERT INTO chaos_deaths (owner, at) VALUES (NEW.id, {_MYSQL_NOW});
-      END IF""",
-    f"""CREATE TRIGGER chaos_left AFTER DELETE ON claimjobs_owners FOR EACH ROW
-      INSERT INTO chaos_deaths (owner, at) VALUES (OLD.id, {_MYSQL_NOW})""",
+WRITES: Final = sa.Table(
+    "chaos_writes",
+    METADATA,
+    sa.Column("id", _KEY, primary_key=True),
+    sa.Column("job", sa.Integer, nullable=False),
+    sa.Column("session", sa.Integer, nullable=False),
+    sa.Column("at", sa.Double, nullable=False),
 )
+"""Every UPDATE and DELETE of a job's row in a table that must not be altered."""
 
-NOW: Final = {"postgresql": _POSTGRES_NOW, "mysql": _MYSQL_NOW, "mariadb": _MYSQL_NOW}
+NOW: Final = {"postgresql": POSTGRES_NOW, "mysql": MYSQL_NOW, "mariadb": MYSQL_NOW}
 """The database's clock, in seconds since 1970, for each dialect of SQLAlchemy."""
 
 
-def install(engine: sa.Engine, claims: ClaimsKind = "rows") -> None:
-    """Make the tables and the triggers, on tables of claimjobs that are there already."""
+def install(engine: sa.Engine, kind: Kind = "rows") -> None:
+    """Make the tables, the view and the triggers, on tables of claimjobs that are there already."""
     METADATA.create_all(engine)
-    name, postgres = engine.dialect.name, engine.dialect.name == "postgresql"
-    of_batches = claim_rows.triggers(NOW[name], postgres=postgres) if claims == "batches" else ()
+    chosen, postgres = KINDS[kind], engine.dialect.name == "postgresql"
+    made = (chosen.view(postgres=postgres), *on_owners(postgres=postgres))
     with engine.begin() as connection:
-        for statement in (*(_POSTGRES if postgres else _MYSQL), *of_batches):
+        for statement in (*made, *(each for make in chosen.triggers for each in make(postgres=postgres))):
             connection.exec_driver_sql(statement).close()
 
 
-def forget(engine: sa.Engine) -> None:
+def forget(engine: sa.Engine, kind: Kind) -> None:
     """Begin a new page: no job is left, and nothing that was written."""
     with engine.begin() as connection:
-        connection.exec_driver_sql("DELETE FROM jobs").close()
+        for name in KINDS[kind].filled:
+            connection.exec_driver_sql(f"DELETE FROM {name}").close()
         for table in METADATA.sorted_tables:
             connection.execute(sa.delete(table))
 
@@ -163,6 +125,10 @@ class Story:
     """Jobs that are in the table still: status and kind."""
     keys: dict[int, str] = field(default_factory=dict)
     """The key of each job, for limits per key."""
+    effects: list[tuple[int, int]] = field(default_factory=list)
+    """Jobs whose effects were committed, with the sessions of the transactions."""
+    writes: list[Any] = field(default_factory=list)
+    """Of rows in a table that must not be altered."""
 
     # --- promises --------------------------------------------------------------------------------------
 
@@ -224,6 +190,17 @@ class Story:
             f"job {move.job} went from {move.old_status} ({move.old_owner}) to {move.new_status or 'done'} "
             f"in session {move.session}, at {move.at:.3f}, owner dead since {self.deaths.get(move.old_owner or 0)}"
         )
+
+    @property
+    def not_exactly_once(self) -> list[str]:
+        """Jobs without one effect in the session of each settle as done, or with one and no such settle."""
+        settled = [(move.job, move.session) for move in self.moves if move.new_status is None]
+        wrong = (Counter(settled) - Counter(self.effects)) + (Counter(self.effects) - Counter(settled))
+        return [
+            f"job {job} was done in sessions {[by for each, by in settled if each == job]} "
+            f"and has effects of {[by for each, by in self.effects if each == job]}"
+            for job in sorted({job for job, _ in wrong})
+        ]
 
     @property
     def executed_twice(self) -> int:
@@ -337,7 +314,7 @@ class Story:
         return min(later) - at if later else None
 
 
-def read(engine: sa.Engine, claims: ClaimsKind = "rows") -> Story:
+def read(engine: sa.Engine, kind: Kind = "rows") -> Story:
     """All that was written since the last `forget`."""
     columns = [MOVES.c[name] for name in Move._fields]
     with engine.connect() as connection:
@@ -345,15 +322,20 @@ def read(engine: sa.Engine, claims: ClaimsKind = "rows") -> Story:
         deaths: dict[int, float] = {}
         for death in connection.execute(sa.select(DEATHS).order_by(DEATHS.c.id)):
             deaths.setdefault(death.owner, death.at)
-        left = connection.execute(sa.text("SELECT id, status, d FROM jobs")).all()
+        left = connection.execute(sa.text(f"SELECT id, status, d FROM {VIEW}")).all()
         named = connection.execute(sa.select(MOVES.c.job, MOVES.c.e).where(MOVES.c.old_status.is_(None))).all()
         moves = [Move(*row) for row in connection.execute(sa.select(*columns).order_by(MOVES.c.id))]
+        runs = list(connection.execute(sa.select(RUNS).order_by(RUNS.c.id)))
+        # A process by transaction is its own owner.
+        by_transaction = {(run.pid, run.session) for run in runs if run.session is not None}
         return Story(
-            runs=list(connection.execute(sa.select(RUNS).order_by(RUNS.c.id))),
-            moves=claim_rows.as_in_rows(moves) if claims == "batches" else moves,
-            sessions={(row.owner, row.session) for row in sessions},
-            pids={row.owner: row.pid for row in sessions},
+            runs=runs,
+            moves=KINDS[kind].in_rows(moves, runs),
+            sessions={(row.owner, row.session) for row in sessions} | by_transaction,
+            pids={row.owner: row.pid for row in sessions} | {pid: pid for pid, _ in by_transaction},
             deaths=deaths,
             left={row.id: (row.status, row.d) for row in left},
             keys={row.job: row.e for row in named},
+            effects=[(row.job, row.session) for row in connection.execute(sa.select(EFFECTS))],
+            writes=list(connection.execute(sa.select(WRITES))),
         )

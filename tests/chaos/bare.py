@@ -11,8 +11,10 @@ from typing import Any
 
 from claimjobs import Batch, PerKey, Queue, Retry
 from claimjobs.contrib.replica import Replica
+from claimjobs.errors import BatchRolledBack
 from claimjobs.options import Liveness
-from tests.chaos.work import Poison, handle
+from tests.chaos import work
+from tests.chaos.kinds import KINDS, QueueKind
 
 TRANSIENTS = "transients "
 """What the line begins with that counts them by their kinds."""
@@ -31,15 +33,17 @@ def main(url: str, settings: dict[str, Any]) -> None:
     shown = {name: settings[name] for name in ("lease", "max_batch_time", "session_lock")}
     liveness = Liveness(patience=PATIENCE, **shown)
     retry = Retry(settings["attempts"])
-    where: dict[str, Any] = {"claims": settings["claims"], "order_by": () if settings["any_order"] else None}
+    kind = KINDS[settings["kind"]]
+    where: dict[str, Any] = {**kind.options, "order_by": () if settings["any_order"] else None}
     limits = {"at_most": settings["per_key"] or None, "in_order": settings["in_order"]}
     where["per_key"] = PerKey("e", **limits) if any(limits.values()) else None
     where["locking"] = Replica(settings["candidates"]) if settings["candidates"] else None
     with Queue(url, liveness=liveness, retry=retry, **where) as queue:
         signal.signal(signal.SIGTERM, lambda *_: queue.stop())
         with ThreadPoolExecutor(settings["threads"]) as others:
-            loops = [others.submit(_consume, queue, settings["size"]) for _ in range(settings["threads"] - 1)]
-            _consume(queue, settings["size"])
+            each = (queue, settings["size"], kind)
+            loops = [others.submit(_consume, *each) for _ in range(settings["threads"] - 1)]
+            _consume(*each)
             for loop in loops:
                 loop.result()
     print(f"{TRANSIENTS}{json.dumps(queue.report.transients)}", flush=True)
@@ -47,17 +51,19 @@ def main(url: str, settings: dict[str, Any]) -> None:
     queue.engine.dispose()
 
 
-def _consume(queue: Queue, size: int) -> None:
+def _consume(queue: Queue, size: int, kind: QueueKind) -> None:
     for batch in queue.batches(size):
-        _handle(batch)
+        _handle(batch, kind)
 
 
-def _handle(batch: Batch) -> None:
+def _handle(batch: Batch, kind: QueueKind) -> None:
     try:
         with batch:
-            handle(batch)
-    except Poison:
+            getattr(work, kind.handler)(batch)
+    except work.Poison:
         logging.info("poison in a batch of %d", len(batch))
+    except BatchRolledBack as error:
+        logging.info("%d jobs: %s", len(batch), error)
     if batch.lost:
         logging.warning("%d jobs were not ours any more", len(batch.lost))
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Final, NamedTuple
 
+from tests.chaos.triggers import MYSQL_NOW, POSTGRES_NOW
+
 
 class Move(NamedTuple):
     """A change of a job's status or owner. It has the columns of `chaos_moves`."""
@@ -36,28 +38,29 @@ def claimed(*, postgres: bool) -> str:
     """The predicate of a job that is in a claim row."""
     listed = (_LISTED_POSTGRES if postgres else _LISTED_MYSQL).format("b")
     job = "listed.job::int" if postgres else "listed.job"
-    return f"id IN (SELECT {job} FROM claimjobs_batches b CROSS JOIN {listed})"
+    return f"jobs.id IN (SELECT {job} FROM claimjobs_batches b CROSS JOIN {listed})"
 
 
 # --- what the audit writes down ------------------------------------------------------------------------------
 
 
-def triggers(now: str, *, postgres: bool) -> tuple[str, ...]:
+def triggers(*, postgres: bool) -> tuple[str, ...]:
     """The statements that make them. A batch that is made claims its jobs; what leaves it is not claimed any more."""
-    return _postgres(now) if postgres else _mysql(now)
+    return _postgres() if postgres else _mysql()
 
 
-def _postgres(now: str) -> tuple[str, ...]:
+def _postgres() -> tuple[str, ...]:
     came, left = (_LISTED_POSTGRES.format(version) for version in ("NEW", "OLD"))
     return (
         f"""CREATE FUNCTION chaos_batch() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
       IF TG_OP = 'INSERT' THEN
         INSERT INTO chaos_moves (job, new_owner, old_status, new_status, session, at, undoable)
-          SELECT job::int, NEW.owner_id, 'unclaimed', 'claimed', chaos_session(), {now}, txid_current() FROM {came};
+          SELECT job::int, NEW.owner_id, 'unclaimed', 'claimed', chaos_session(), {POSTGRES_NOW}, txid_current()
+          FROM {came};
       ELSE
         INSERT INTO chaos_moves (job, old_owner, old_status, new_status, session, at, undoable)
-          SELECT job::int, OLD.owner_id, 'claimed', 'unclaimed', chaos_session(), {now}, txid_current() FROM {left}
-          WHERE TG_OP = 'DELETE' OR job NOT IN (SELECT job FROM {came});
+          SELECT job::int, OLD.owner_id, 'claimed', 'unclaimed', chaos_session(), {POSTGRES_NOW}, txid_current()
+          FROM {left} WHERE TG_OP = 'DELETE' OR job NOT IN (SELECT job FROM {came});
       END IF;
       RETURN NULL;
     END $$""",
@@ -66,14 +69,14 @@ def _postgres(now: str) -> tuple[str, ...]:
     )
 
 
-def _mysql(now: str) -> tuple[str, ...]:
+def _mysql() -> tuple[str, ...]:
     came, left = (_LISTED_MYSQL.format(version) for version in ("NEW", "OLD"))
     leave = f"""INSERT INTO chaos_moves (job, old_owner, old_status, new_status, session, at)
-        SELECT listed.job, OLD.owner_id, 'claimed', 'unclaimed', connection_id(), {now} FROM {left}"""
+        SELECT listed.job, OLD.owner_id, 'claimed', 'unclaimed', connection_id(), {MYSQL_NOW} FROM {left}"""
     return (
         f"""CREATE TRIGGER chaos_batch_made AFTER INSERT ON claimjobs_batches FOR EACH ROW
       INSERT INTO chaos_moves (job, new_owner, old_status, new_status, session, at)
-        SELECT listed.job, NEW.owner_id, 'unclaimed', 'claimed', connection_id(), {now} FROM {came}""",
+        SELECT listed.job, NEW.owner_id, 'unclaimed', 'claimed', connection_id(), {MYSQL_NOW} FROM {came}""",
         f"CREATE TRIGGER chaos_batch_closed AFTER DELETE ON claimjobs_batches FOR EACH ROW {leave}",
         f"""CREATE TRIGGER chaos_batch_shortened AFTER UPDATE ON claimjobs_batches FOR EACH ROW {leave}
         WHERE listed.job NOT IN (SELECT kept.job FROM {came.replace("listed", "kept")})""",

@@ -16,7 +16,8 @@ from typing import Final, Literal
 
 import psutil
 
-from claimjobs.options import ClaimsKind
+from claimjobs.options import Kind
+from tests.chaos.kinds import KINDS
 
 ROOT: Final = Path(__file__).parents[2]
 HANDLER: Final = "tests.chaos.work:handle"
@@ -24,7 +25,7 @@ THREADS: Final = "tests.chaos.work:handle_job"
 TASKS: Final = "tests.chaos.work:await_job"
 BARE: Final = (
     *("size", "lease", "max_batch_time", "attempts", "threads"),
-    *("claims", "session_lock", "candidates", "any_order", "per_key", "in_order"),
+    *("kind", "session_lock", "candidates", "any_order", "per_key", "in_order"),
 )
 """The settings of a consumer without a supervisor."""
 PATIENCE: Final = 60.0
@@ -58,8 +59,8 @@ class Settings:
     """How it reaches the server."""
     clock: float = 0.0
     """Hours by which its clock is off."""
-    claims: ClaimsKind = "rows"
-    """Where its claims are recorded."""
+    kind: Kind = "rows"
+    """The kind of queue that it has."""
     candidates: str | None = None
     """The URL of a replica where claims of consumers without a supervisor find their candidates."""
     session_lock: bool | None = None
@@ -194,7 +195,6 @@ def supervised(url: str, settings: Settings, consumers: int) -> list[str]:
         "--lease": settings.lease,
         "--max-batch-time": settings.max_batch_time,
         "--retry-attempts": settings.attempts,
-        "--claims": settings.claims,
         "--url": url,
     }
     if settings.stop_timeout is not None:
@@ -203,12 +203,13 @@ def supervised(url: str, settings: Settings, consumers: int) -> list[str]:
         options["--per-key"] = "e"
     if settings.per_key:
         options["--per-key-at-most"] = settings.per_key
-    handler = HANDLER
+    queue = KINDS[settings.kind]
+    handler = f"tests.chaos.work:{queue.handler}"
     if settings.concurrency:
         options["--concurrency"] = settings.concurrency
         handler = TASKS if settings.tasks else THREADS
     words = [str(word) for option in options.items() for word in option]
-    words += ["--per-key-in-order"] if settings.in_order else []
+    words += [*queue.words, *(["--per-key-in-order"] if settings.in_order else [])]
     return [sys.executable, "-m", "claimjobs", "start-processing", handler, *words, "--json"]
 
 

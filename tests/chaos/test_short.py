@@ -13,13 +13,15 @@ from contextlib import nullcontext
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import sqlalchemy as sa
 
 import servers
-from claimjobs.options import ClaimsKind
-from tests.chaos import audit
+from claimjobs.options import Kind
+from tests.chaos import audit, open_transactions
 from tests.chaos.arena import Arena, own_server
 from tests.chaos.claim_rows import Move, as_in_rows
 from tests.chaos.faults import Fault, disk, network, processes, server, work
@@ -64,18 +66,18 @@ def _seed_is_told() -> None:
 
 @pytest.fixture(scope="module", params=["postgres", "mysql"])
 def arena(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Arena]:
-    backend, _, claims = request.param.partition(" ")
-    per_key = 2 if claims == "per key" else 0
-    yield from _arena(backend, tmp_path_factory.mktemp("chaos"), "batches" if claims == "batches" else "rows", per_key)
+    backend, _, kind = request.param.partition(" ")
+    per_key = 2 if kind == "per key" else 0
+    yield from _arena(backend, tmp_path_factory.mktemp("chaos"), "rows" if per_key else kind or "rows", per_key)
 
 
-def _arena(backend: servers.Backend, folder: Path, claims: ClaimsKind, per_key: int) -> Iterator[Arena]:
+def _arena(backend: servers.Backend, folder: Path, kind: Kind, per_key: int) -> Iterator[Arena]:
     try:
         started = own_server(backend)
     except servers.Unavailable as error:
         pytest.fail(f"no {backend} server: {error}", pytrace=False)
     with started:
-        yield Arena(started, random.Random(f"{SEED} {backend}"), folder, claims, per_key=per_key, hang_seconds=4.0)
+        yield Arena(started, random.Random(f"{SEED} {backend}"), folder, kind, per_key=per_key, hang_seconds=4.0)
 
 
 def _in_turn(arena: Arena, strikes: tuple[Callable[[Arena], None], ...]) -> None:
@@ -112,6 +114,20 @@ def test_processes_servers_and_connections_die(arena: Arena) -> None:
 def test_processes_and_servers_die_with_claims_per_batch(arena: Arena) -> None:
     strikes = (processes.kill_bare, processes.freeze, server.end_sessions, server.restart, server.hold_row_locks)
     _kept(arena, _fault(ALL_SORTS, *strikes))
+
+
+@pytest.mark.parametrize("arena", ["postgres transaction", "mysql transaction"], indirect=True)
+@pytest.mark.thorough("one kind of fault of `make chaos`, some twenty seconds")
+def test_processes_and_servers_die_where_a_transaction_holds_the_jobs(arena: Arena) -> None:
+    strikes = (processes.kill_bare, processes.kill_supervised, server.end_sessions, server.restart)
+    _kept(arena, _fault(ALL_SORTS, *strikes))
+
+
+@pytest.mark.parametrize("arena", ["postgres side-car", "mysql side-car"], indirect=True)
+@pytest.mark.thorough("one kind of fault of `make chaos`, some twenty seconds")
+def test_processes_and_servers_die_beside_a_table_that_must_not_be_altered(arena: Arena) -> None:
+    strikes = (processes.kill_bare, work.plant_raising, server.end_sessions, server.restart, processes.freeze)
+    _kept(arena, _fault(ALL_SORTS.but(attempts=2), *strikes, poison=frozenset({RAISES})))
 
 
 @pytest.mark.parametrize("arena", ["postgres per key", "mysql per key"], indirect=True)
@@ -170,6 +186,62 @@ def _settle_as_a_stranger(arena: Arena) -> bool:
     with arena.engine.begin() as connection:
         statement = sa.text("DELETE FROM jobs WHERE status = 'claimed' AND id = :id")
         return connection.execute(statement, {"id": chosen[0][0]}).rowcount == 1
+
+
+@pytest.mark.parametrize("arena", ["postgres side-car", "mysql side-car"], indirect=True)
+@pytest.mark.thorough("one kind of fault of `make chaos`, some twenty seconds")
+def test_the_audit_sees_what_a_stranger_writes_beside_a_side_car_or_in_it(arena: Arena) -> None:
+    audit.forget(arena.engine, "side-car")
+    for job in (1, 2, 3):
+        assert arena.do(f"INSERT INTO jobs (id, d, e) VALUES ({job}, 'plain', '')")
+    assert arena.do("INSERT INTO jobs_claims (id, status) VALUES (1, 'done')")
+    assert not audit.read(arena.engine, "side-car").writes
+    assert arena.do("UPDATE jobs SET e = '1' WHERE id = 2")
+    assert arena.do("DELETE FROM jobs WHERE id = 3")
+    story = audit.read(arena.engine, "side-car")
+    assert story.lost(frozenset()) == [2, 3]
+    assert [write.job for write in story.writes] == [2, 3]
+    assert [told.partition(" in ")[0] for told in story.settled_twice] == ["job 1 went from unclaimed (None) to done"]
+
+
+@pytest.mark.parametrize("arena", ["postgres transaction", "mysql transaction"], indirect=True)
+@pytest.mark.thorough("one kind of fault of `make chaos`, some twenty seconds")
+def test_the_audit_sees_a_job_that_is_done_without_its_effect(arena: Arena) -> None:
+    audit.forget(arena.engine, "transaction")
+    assert arena.do("INSERT INTO jobs (id, d, e) VALUES (1, 'plain', ''), (2, 'plain', '')")
+    assert arena.do("INSERT INTO chaos_effects (job, session) VALUES (2, 1)")
+    assert arena.do("DELETE FROM jobs WHERE id = 1")
+    story = audit.read(arena.engine, "transaction")
+    [settled] = story.settled_twice
+    assert settled.startswith("job 1 went from unclaimed (None) to done")
+    assert [told.partition(" was ")[0] for told in story.not_exactly_once] == ["job 1", "job 2"]
+
+
+def test_the_audit_counts_the_effects_of_each_job() -> None:
+    settled = [move for job in (1, 2) for move in (_move(job, None, "unclaimed"), _move(job, "claimed", None))]
+    story = _story(*settled, _move(3, None, "unclaimed"))
+    assert not replace(story, effects=[(1, 1), (2, 1)]).not_exactly_once
+    for wrong in ([(1, 1)], [(1, 1), (2, 1), (2, 1)], [(1, 1), (2, 1), (3, 1)], [(1, 1), (2, 7)]):
+        assert len(replace(story, effects=wrong).not_exactly_once) == 1
+
+
+def test_an_execution_is_the_claim_of_a_transaction_until_another_one_or_its_settle() -> None:
+    enqueued, done = _move(1, None, "unclaimed"), _move(1, "unclaimed", None, session=2)._replace(at=3.0)
+    claimed, again = _move(1, "unclaimed", "claimed", new=1), _move(1, "unclaimed", "claimed", new=2, session=2)
+    first, second, late = _run(1, 1.0), _run(2, 2.0), _run(1, 4.0)
+    found = open_transactions.as_in_rows([enqueued, done], [first, second, late])
+    assert found == [
+        enqueued,
+        claimed._replace(at=1.0),
+        _move(1, "claimed", "unclaimed", old=1)._replace(at=2.0),
+        again._replace(at=2.0),
+        done._replace(old_status="claimed", old_owner=2),
+    ]
+    assert open_transactions.as_in_rows([enqueued, done], [first])[-1] == done
+
+
+def _run(pid: int, at: float) -> Any:
+    return SimpleNamespace(job=1, pid=pid, session=pid, at=at)
 
 
 def test_the_audit_misses_a_job_that_is_gone() -> None:

@@ -49,11 +49,13 @@ class Verdict:
 
 def run(arena: Arena, fault: Fault, times: int) -> Verdict:
     """Strike so often under load, drain, stop, and judge."""
+    if reason := arena.queue.lacks.get(fault.needs):
+        return Verdict(arena.server.backend, fault.name, skipped=reason)
     try:
         with fault.place(arena) as place:
             return _run(place, fault, times)
-    except NotHere as reason:
-        return Verdict(arena.server.backend, fault.name, skipped=str(reason))
+    except NotHere as error:
+        return Verdict(arena.server.backend, fault.name, skipped=str(error))
 
 
 def _run(arena: Arena, fault: Fault, times: int) -> Verdict:
@@ -76,7 +78,7 @@ def _run(arena: Arena, fault: Fault, times: int) -> Verdict:
 
 def judge(arena: Arena, fault: Fault, leaks: list[str]) -> Verdict:
     """What became of it."""
-    story = audit.read(arena.engine, arena.claims)
+    story = audit.read(arena.engine, arena.kind)
     verdict = Verdict(arena.server.backend, fault.name, times=arena.injected, jobs=len(story.enqueued))
     verdict.lost = len(story.lost(fault.poison)) + max(0, arena.load.acknowledged - verdict.jobs)
     verdict.settled_twice = len(story.settled_twice)
@@ -92,6 +94,10 @@ def judge(arena: Arena, fault: Fault, leaks: list[str]) -> Verdict:
         leaks = [*leaks, f"{story.most_in_hand} jobs of one key were claimed at once, more than {most}"]
     if arena.in_order:
         leaks = [*leaks, *story.out_of_order[:5]]
+    if arena.queue.exactly_once and story.not_exactly_once:
+        leaks = [*leaks, f"{len(story.not_exactly_once)} jobs not exactly once: {story.not_exactly_once[:3]}"]
+    if story.writes:
+        leaks = [*leaks, f"{len(story.writes)} writes of rows that must not be altered: {story.writes[:3]}"]
     verdict.broken = [*leaks, *_broken(verdict, fault, story)]
     return verdict
 

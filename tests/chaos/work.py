@@ -15,7 +15,7 @@ from typing import Any
 import sqlalchemy as sa
 
 from claimjobs import Batch, Job
-from tests.chaos.audit import NOW, RUNS
+from tests.chaos.audit import EFFECTS, NOW, RUNS
 from tests.chaos.engines import engine_to
 
 PLAIN = "plain"
@@ -39,6 +39,20 @@ class Poison(Exception):
 def handle(batch: Batch) -> None:
     """Write the execution of every job down, work for a while, and all is done."""
     _write_down(*batch.jobs)
+    _work(batch)
+
+
+def handle_in_transaction(batch: Batch) -> None:
+    """The same, and each job has an effect in the transaction that holds it."""
+    connection = batch.connection
+    postgres = connection.dialect.name == "postgresql"
+    session = connection.scalar(sa.select(sa.func.chaos_session() if postgres else sa.func.connection_id()))
+    _write_down(*batch.jobs, session=session)
+    connection.execute(sa.insert(EFFECTS), [{"job": job.key, "session": session} for job in batch.jobs])
+    _work(batch)
+
+
+def _work(batch: Batch) -> None:
     kinds = {str(job.d) for job in batch.jobs}
     if KILLS in kinds:
         os.kill(os.getpid(), signal.SIGKILL)
@@ -73,9 +87,9 @@ def _begin(job: Job) -> None:
         raise Poison
 
 
-def _write_down(*jobs: Job) -> None:
-    call = uuid.uuid4().hex
-    rows = [{"call": call, "job": job.key, "owner": job.get("owner_id"), "pid": os.getpid()} for job in jobs]
+def _write_down(*jobs: Job, session: int | None = None) -> None:
+    call = {"call": uuid.uuid4().hex, "pid": os.getpid(), "session": session}
+    rows = [{**call, "job": job.key, "owner": job.get("owner_id")} for job in jobs]
     _persistently(lambda connection: connection.execute(_insert(connection), rows))
 
 
@@ -83,8 +97,8 @@ def _insert(connection: sa.Connection) -> Any:
     """Written twice it is there once: the answer to the first try may be lost."""
     name = connection.dialect.name
     postgres = name == "postgresql"
-    columns = "(call, job, owner, pid, at)" if postgres else "(`call`, job, owner, pid, at)"
-    values = f"VALUES (:call, :job, :owner, :pid, {NOW[name]})"
+    columns = "(call, job, owner, pid, session, at)" if postgres else "(`call`, job, owner, pid, session, at)"
+    values = f"VALUES (:call, :job, :owner, :pid, :session, {NOW[name]})"
     verb, rest = ("INSERT", "ON CONFLICT DO NOTHING") if postgres else ("INSERT IGNORE", "")
     return sa.text(f"{verb} INTO {RUNS.name} {columns} {values} {rest}")
 

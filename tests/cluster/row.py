@@ -64,7 +64,7 @@ def _worked(setting: Setting, arena: Arena, seconds: float) -> Row:
     strike = partial(_in_turn, setting=setting, seconds=seconds)
     fault = Fault(setting.name, strike, setting.formation, 1, math.inf, pause=(0.0, 0.0))
     verdict = strike_and_judge(arena, fault, 1)
-    story = audit.read(arena.engine, arena.claims)
+    story = audit.read(arena.engine, arena.kind)
     row = Row(
         setting.name,
         jobs=verdict.jobs,

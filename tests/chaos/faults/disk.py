@@ -36,7 +36,7 @@ def on_a_small_disk(arena: Arena) -> Iterator[Arena]:
         with server:
             if not any(disk.iterdir()):
                 raise NotHere("the data of a server in a container are not where a small disk could be put")
-            small = Arena(server, arena.random, arena.folder, arena.claims)
+            small = Arena(server, arena.random, arena.folder, arena.kind)
             small.disk = disk
             yield small
 

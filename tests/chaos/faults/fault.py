@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 
 from tests.chaos.arena import Arena
 from tests.chaos.fleet import Formation
+from tests.chaos.kinds import Need
 
 Ticket = Callable[[Arena], AbstractContextManager[Arena]]
 
@@ -34,5 +35,7 @@ class Fault:
     """How often an innocent job may be executed, at most."""
     pause: tuple[float, float] = (0.3, 0.9)
     """Seconds of undisturbed work before each strike."""
+    needs: Need | None = None
+    """Without what in the kind of queue it is left out."""
     place: Ticket = nullcontext
     """What must be built around the arena, or in place of it. May raise NotHere."""

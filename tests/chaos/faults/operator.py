@@ -11,7 +11,7 @@ import time
 from tests.chaos.arena import Arena
 from tests.chaos.fleet import ROOT, Group, Overdue, until
 
-CHARGED = "SELECT count(*) FROM jobs WHERE attempts > 0 OR suspect > 0"
+CHARGED = "SELECT count(*) FROM chaos_jobs WHERE attempts > 0 OR suspect > 0"
 """Jobs that somebody was charged for. No handler fails here, and nobody dies."""
 
 
@@ -56,7 +56,8 @@ def _is_quiet(arena: Arena) -> bool:
 
 
 def _claims(arena: Arena) -> object:
-    return arena.ask("SELECT count(*) FROM chaos_moves WHERE new_status = 'claimed'")
+    claims = "SELECT count(*) FROM chaos_moves WHERE new_status = 'claimed'"
+    return arena.ask(claims), arena.ask("SELECT count(*) FROM chaos_runs")
 
 
 def _end(supervisor: Group) -> None:
@@ -73,5 +74,5 @@ def _nothing_charged(arena: Arena) -> None:
 
 
 def _claimjobs(arena: Arena, *words: str) -> None:
-    command = [sys.executable, "-m", "claimjobs", *words, "--claims", arena.claims, "--url", arena.server.url]
+    command = [sys.executable, "-m", "claimjobs", *words, *arena.queue.words, "--url", arena.server.url]
     subprocess.run(command, cwd=ROOT, check=True, capture_output=True, timeout=60)

@@ -24,14 +24,14 @@ def plant_raising(arena: Arena) -> None:
 def plant_killing(arena: Arena) -> None:
     """A job that kills its process with SIGKILL; wait until it is out of attempts."""
     job = _plant_poison(arena, work.KILLS)
-    status = "SELECT status FROM jobs WHERE id = :job"
+    status = "SELECT status FROM chaos_jobs WHERE id = :job"
     until(lambda: arena.ask(status, job=job) == [("dead",)], "a job that kills its process is dead")
 
 
 def plant_holding(arena: Arena) -> None:
     """A job that lets no thread of its process run; wait until it is out of attempts."""
     job = _plant_poison(arena, work.HOLDS)
-    status = "SELECT status FROM jobs WHERE id = :job"
+    status = "SELECT status FROM chaos_jobs WHERE id = :job"
     until(lambda: arena.ask(status, job=job) == [("dead",)], "a job that lets no thread run is dead")
 
 

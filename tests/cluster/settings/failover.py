@@ -9,7 +9,7 @@ from functools import partial
 from pathlib import Path
 from typing import Final
 
-from claimjobs.options import ClaimsKind
+from claimjobs.options import Kind
 from servers import Backend
 from servers.replication import Pair, replicated
 from tests.chaos.arena import Arena
@@ -27,12 +27,12 @@ class ReplicatedArena(Arena):
 
 
 @contextmanager
-def members(folder: Path, *, backend: Backend, claims: ClaimsKind = "rows") -> Iterator[Arena]:
+def members(folder: Path, *, backend: Backend, kind: Kind = "rows") -> Iterator[Arena]:
     """An arena on a primary and its replica."""
     with replicated(backend) as pair:
         pair.be_synchronous()
         print(f"{backend} {pair.primary.version}, a primary and a replica", flush=True)
-        arena = ReplicatedArena(pair.members, random.Random(backend), folder, claims)
+        arena = ReplicatedArena(pair.members, random.Random(backend), folder, kind)
         pair.wait_until_it_follows()
         arena.pair = pair
         yield arena
@@ -67,7 +67,7 @@ SETTINGS: Final = (
     Setting("Postgres, synchronous standby promoted", partial(members, backend="postgres"), FLEET, KILLED),
     Setting(
         "Postgres, switchover, claims per batch",
-        partial(members, backend="postgres", claims="batches"),
+        partial(members, backend="postgres", kind="batches"),
         FLEET,
         DEMOTED,
     ),

@@ -122,7 +122,7 @@ def part(arena: Arena) -> None:
 
 
 def _settings(backend: Backend, title: str) -> tuple[Setting, ...]:
-    place, per_batch = partial(several, backend=backend), partial(several, backend=backend, claims="batches")
+    place, per_batch = partial(several, backend=backend), partial(several, backend=backend, kind="batches")
     skewed = partial(several, backend=backend, clocks=WRONG_CLOCKS)
     return (
         Setting(f"{title}, a host vanishes", place, FLEET, (vanish,)),
@@ -135,7 +135,7 @@ def _settings(backend: Backend, title: str) -> tuple[Setting, ...]:
 def _with_keys(backend: Backend, title: str) -> Iterator[Setting]:
     place = partial(several, backend=backend, clocks=THREE_HOSTS)
     faults = (kill_supervised, freeze, part, restart, kill_bare, kill_group)
-    limited, in_order = partial(place, per_key=2), partial(place, claims="batches", in_order=True)
+    limited, in_order = partial(place, per_key=2), partial(place, kind="batches", in_order=True)
     yield Setting(f"{title}, ten consumers on three hosts, at most 2 of a key", limited, TEN, faults)
     yield Setting(f"{title}, ten consumers on three hosts, keys in order, claims per batch", in_order, TEN, faults)
 

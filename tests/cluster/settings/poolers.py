@@ -9,7 +9,7 @@ from functools import partial
 from pathlib import Path
 from typing import Final
 
-from claimjobs.options import ClaimsKind
+from claimjobs.options import Kind
 from servers.pgbouncer import Mode, pgbouncer, version
 from tests.chaos.arena import Arena, own_server
 from tests.chaos.faults.processes import kill_bare
@@ -22,11 +22,11 @@ SESSIONS: Final = 10
 
 
 @contextmanager
-def behind(folder: Path, *, mode: Mode, prepared: int, claims: ClaimsKind = "rows") -> Iterator[Arena]:
+def behind(folder: Path, *, mode: Mode, prepared: int, kind: Kind = "rows") -> Iterator[Arena]:
     """An arena whose consumers and load go through a PgBouncer. `prepared`: its `max_prepared_statements`."""
     with own_server("postgres") as server, pgbouncer(server.url, mode, SESSIONS, prepared=prepared) as pooler:
         print(f"postgres {server.version}, {version()}", flush=True)
-        yield Arena(server, random.Random(mode), folder, claims, pooler=pooler)
+        yield Arena(server, random.Random(mode), folder, kind, pooler=pooler)
 
 
 def restart_pooler(arena: Arena) -> None:
@@ -44,14 +44,14 @@ SETTINGS: Final = (
     Setting("PgBouncer by session", partial(behind, mode="session", prepared=0), THROUGH, STRIKES),
     Setting(
         "PgBouncer by session, session lock on, claims per batch",
-        partial(behind, mode="session", prepared=200, claims="batches"),
+        partial(behind, mode="session", prepared=200, kind="batches"),
         THROUGH.but(session_lock=True),
         STRIKES,
     ),
     Setting("PgBouncer by transaction", partial(behind, mode="transaction", prepared=0), THROUGH, STRIKES),
     Setting(
         "PgBouncer by transaction, 200 prepared, claims per batch",
-        partial(behind, mode="transaction", prepared=200, claims="batches"),
+        partial(behind, mode="transaction", prepared=200, kind="batches"),
         THROUGH,
         STRIKES,
     ),

@@ -9,7 +9,7 @@ from functools import partial
 from pathlib import Path
 from typing import Final
 
-from claimjobs.options import ClaimsKind
+from claimjobs.options import Kind
 from servers import Backend
 from servers.replication import Pair, replicated
 from tests.chaos.arena import Arena
@@ -29,11 +29,11 @@ class CandidatesArena(Arena):
 
 
 @contextmanager
-def members(folder: Path, *, backend: Backend, claims: ClaimsKind = "rows") -> Iterator[Arena]:
+def members(folder: Path, *, backend: Backend, kind: Kind = "rows") -> Iterator[Arena]:
     """An arena on a primary with its replica."""
     with replicated(backend) as pair:
         print(f"{backend} {pair.primary.version}, candidates from a replica", flush=True)
-        arena = CandidatesArena(pair.primary, random.Random(backend), folder, claims, pair.replica.url)
+        arena = CandidatesArena(pair.primary, random.Random(backend), folder, kind, pair.replica.url)
         pair.wait_until_it_follows()
         arena.pair = pair
         yield arena
@@ -74,7 +74,7 @@ SETTINGS: Final = (
     Setting("Postgres, candidates from a standby", partial(members, backend="postgres"), FLEET, STRIKES),
     Setting(
         "Postgres, candidates from a standby, claims per batch",
-        partial(members, backend="postgres", claims="batches"),
+        partial(members, backend="postgres", kind="batches"),
         FLEET,
         STRIKES,
     ),
