@@ -296,7 +296,8 @@ class Arena:
         """End every group in order; what they leave behind."""
         late = [f"{group.log} ended by itself" for group in self.groups if not group.alive and not group.doomed]
         late += [str(error) for group in self.groups if (error := _stopped(group))]
-        late += [] if self._shape_now == self._shape else ["the table of the jobs was altered"]
+        with contextlib.suppress(sa.exc.DBAPIError):  # that the server does not answer is told by others
+            late += [] if self._shape_now == self._shape else ["the table of the jobs was altered"]
         with contextlib.suppress(Overdue):
             until(lambda: not self._left_behind(), "nothing is left behind", 15)
         return late + self._left_behind()

@@ -9,6 +9,8 @@ import sys
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
+import sqlalchemy as sa
+
 from claimjobs import Batch, PerKey, Queue, Retry
 from claimjobs.contrib.replica import Replica
 from claimjobs.errors import BatchRolledBack
@@ -62,7 +64,7 @@ def _handle(batch: Batch, kind: QueueKind) -> None:
             getattr(work, kind.handler)(batch)
     except work.Poison:
         logging.info("poison in a batch of %d", len(batch))
-    except BatchRolledBack as error:
+    except (BatchRolledBack, sa.exc.DBAPIError) as error:  # of the settle, or of what the handler wrote
         logging.info("%d jobs: %s", len(batch), error)
     if batch.lost:
         logging.warning("%d jobs were not ours any more", len(batch.lost))

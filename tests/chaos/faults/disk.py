@@ -87,13 +87,26 @@ def _temporary_files_in(folder: Path) -> Iterator[None]:
 
 def fill(arena: Arena) -> None:
     """Not a byte is left until all work stands still; then there is space, and a server that gave up is started."""
-    ballast = arena.the_disk / BALLAST
+    ballast, began = arena.the_disk / BALLAST, time.time()
     until(partial(_stands_still, arena, ballast), "work stands still while the disk is full")
     arena.pause(1.0, 2.0)
     ballast.unlink()
     freed = time.time()
     gave_up = _see_that_it_writes(arena)
+    if arena.queue.exactly_once:  # a settle is not tried again, so that each batch of this time may be rolled back
+        arena.endanger(_runs_since(arena, began))
     arena.hit_everyone(at=None if gave_up else freed)
+
+
+def _runs_since(arena: Arena, at: float) -> int:
+    found: list[int] = []
+
+    def look() -> bool:
+        found[:] = [row[0] for row in arena.ask("SELECT count(*) FROM chaos_runs WHERE at > :since", since=at)]
+        return bool(found)
+
+    until(look, "the server answers")
+    return found[0]
 
 
 def _stands_still(arena: Arena, ballast: Path) -> bool:
