@@ -188,7 +188,7 @@ class Unsettled(NamedTuple):
     stuck: Mapping[Key, str]
     """This owner still holds them, because neither their outcome nor their failure can be written; with the reason."""
     held: Collection[Key] = ()
-    """The keys of all jobs that this owner held then, where some were not written."""
+    """The keys of all other jobs that this owner held then, where some were not written."""
     are_duplicates: bool = False
     """Whether a unique index refuses each stuck job, because another row has its values."""
 
@@ -302,7 +302,7 @@ class LeaseSettler:
             jobs = {key: job for key, job in outcomes.jobs.items() if key in keys}  # not all of the batch
             self._later.append((owner, replace(later, jobs=jobs)))
             self._due = min(self._due, time.monotonic() + AGAIN)
-        return Unsettled(lost, stuck, held, are_duplicates=are_duplicates and len(later) == len(stuck))
+        return Unsettled(lost, stuck, held - refused.keys(), are_duplicates=are_duplicates and len(later) == len(stuck))
 
     @property
     def has_later(self) -> bool:

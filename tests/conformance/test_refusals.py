@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, Final
 
@@ -263,6 +264,20 @@ def test_a_delete_that_is_swallowed_kills_the_job_and_is_told(backend: Backend, 
     assert left(backend) == {"0003": ("dead", 1), "0004": ("dead", 1)}
     assert "trigger" in error_of(backend, "0003")
     assert (queue.report.done, queue.report.dead, queue.report.lost) == (3, 2, 0)
+
+
+@pytest.mark.parametrize("trigger", [refuse, swallow])
+def test_a_lost_job_beside_one_that_is_refused_is_lost_and_no_unfit_key(
+    backend: Backend, trigger: Callable[[Backend, str, str], None]
+) -> None:
+    queue = filled(backend)
+    trigger(backend, "DELETE", "0004")
+    with queue.claim(5) as batch:
+        backend.run("UPDATE jobs SET status = 'unclaimed', owner_id = NULL WHERE d = '0001'")
+        batch.done()
+    assert [job.d for job in batch.lost] == ["0001"]
+    assert (queue.report.done, queue.report.retried + queue.report.dead, queue.report.lost) == (3, 1, 1)
+    backend.run(f"DROP TRIGGER {trigger.__name__}" + (" ON jobs" if backend.has("swallowing triggers") else ""))
 
 
 def test_an_update_that_is_swallowed_is_an_error_and_the_job_is_not_done_again(backend: Backend) -> None:
