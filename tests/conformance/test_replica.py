@@ -142,7 +142,7 @@ def test_candidates_are_found_there_and_claimed_once(pair: Pair, queue_at: Calla
 def test_what_the_replica_lists_too_late_is_not_claimed_and_what_it_lacks_is(
     pair: Pair, queue_at: Callable[..., Queue]
 ) -> None:
-    queue, direct = queue_at(), queue_at(candidates=None)
+    queue, direct = queue_at(liveness=Liveness()), queue_at(candidates=None)
     queue.enqueue(jobs(10))
     pair.wait_until_it_follows()
     pair.cut_off()
@@ -159,7 +159,8 @@ def test_jobs_of_a_claim_row_that_the_replica_does_not_show_hide_no_others(
     pair: Pair, queue_at: Callable[..., Queue]
 ) -> None:
     """Nothing is written in their rows: only the claim rows of the primary tell that they are claimed."""
-    queue, other, direct = (queue_at(claims="batches", **more) for more in ({}, {}, {"candidates": None}))
+    given: dict[str, Any] = {"claims": "batches", "liveness": Liveness()}  # so soon the replica is not left
+    queue, other, direct = (queue_at(**given, **more) for more in ({}, {}, {"candidates": None}))
     queue.enqueue(jobs(30))
     pair.wait_until_it_follows()
     pair.cut_off()
