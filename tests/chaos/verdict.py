@@ -126,5 +126,5 @@ def _broken(verdict: Verdict, fault: Fault, story: Story) -> Iterator[str]:
         yield f"work went on after {verdict.longest:.2f} s, later than {fault.limit:g}"
     if fault.median is not None and verdict.times == fault.times and len(verdict.delays) < SAMPLES:
         yield f"a median of {len(verdict.delays)} samples, fewer than {SAMPLES}"
-    if fault.median is not None and (verdict.median or 0) > fault.median:
+    if fault.median is not None and len(verdict.delays) >= SAMPLES and (verdict.median or 0) > fault.median:
         yield f"median {verdict.median:.2f} s, more than {fault.median:g}"
