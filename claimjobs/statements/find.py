@@ -5,12 +5,14 @@ Every claim statement is built on `in_order`; `find` is the search as a statemen
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import groupby
 from typing import Any, Final
 
 import sqlalchemy as sa
+from sqlalchemy.sql import operators
+from sqlalchemy.sql.elements import BinaryExpression, BooleanClauseList, Grouping, Null
 
 from claimjobs.dialects import Dialect
 from claimjobs.table.columns import UNCLAIMED
@@ -42,6 +44,8 @@ EXACT: Final = (sa.Integer, sa.String, sa.Numeric, sa.Date, sa.DateTime, sa.Uuid
 """Types whose values can be read and then compared exactly with their column."""
 INEXACT: Final = (sa.Enum, sa.Float)
 """Subtypes that cannot: MySQL orders an ENUM by number and compares it as text; a float is rounded."""
+COMPARISONS: Final = (operators.eq, operators.lt, operators.le, operators.gt, operators.ge)
+"""Operators that are true of no NULL."""
 
 
 @dataclass(frozen=True)
@@ -115,10 +119,25 @@ def keyset_order_of(selection: Selection) -> KeysetOrder | None:
     falling: dict[sa.Column[Any], bool] = {}
     for term in selection.order:
         column, falls = column_of(term)
-        if column is None or column.nullable or not isinstance(column.type, EXACT) or isinstance(column.type, INEXACT):
+        if column is None or not isinstance(column.type, EXACT) or isinstance(column.type, INEXACT):
+            return None
+        if column.nullable and column not in set(_never_null(selection.due)):
             return None
         falling.setdefault(column, falls)
     return KeysetOrder(falling, selection.in_sweeps) if falling else None
+
+
+def _never_null(predicate: Any) -> Iterator[sa.ColumnElement[Any]]:
+    """The columns that are NULL in no row for which a predicate holds, as far as its parts show."""
+    if isinstance(predicate, Grouping):
+        yield from _never_null(predicate.element)
+    elif isinstance(predicate, BooleanClauseList) and predicate.operator is operators.and_:
+        for part in predicate.clauses:
+            yield from _never_null(part)
+    elif isinstance(predicate, BinaryExpression):
+        is_named = predicate.operator is operators.is_not and isinstance(predicate.right, Null)
+        if is_named or predicate.operator in COMPARISONS:
+            yield from (predicate.left, predicate.right)
 
 
 def find(roles: ColumnRoles, selection: Selection) -> sa.Select[Any]:

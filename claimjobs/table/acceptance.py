@@ -23,7 +23,7 @@ from claimjobs.errors import (
 from claimjobs.options import SIDE_CAR
 from claimjobs.table.columns import ROLES
 from claimjobs.table.ddl import add_column
-from claimjobs.table.definitions import LAST_OWNER, MADE_BY, SHARED_TABLES, job_table
+from claimjobs.table.definitions import LAST_OWNER, MADE_BY, SHARED_TABLES, job_table, reserved_name
 from claimjobs.table.job_state import Column
 from claimjobs.table.reflection import columns_in_database
 from claimjobs.table.roles import ColumnRoles
@@ -32,6 +32,11 @@ Type = sa.types.TypeEngine[Any]
 
 ONLY_READ: Final = ("priority", "traceparent")
 """The roles whose columns claimjobs does not write for a claim or an outcome."""
+RESERVED: Final = frozenset(
+    f"claimjobs_{name}" for name in ("candidates", "group_size", "hears", "keys", "limit", "me", "meant", "size")
+)
+"""Parameters of our statements. SQLAlchemy would write one into a column with the same name."""
+
 _NEITHER: Final = (sa.String, sa.Uuid, sa.Boolean, sa.LargeBinary, sa.JSON)
 _NO_NUMBERS: Final = (*_NEITHER, sa.DateTime, sa.Date, sa.Time, sa.Interval)
 _NO_INSTANTS: Final = (*_NEITHER, sa.Integer, sa.Numeric, sa.Time)
@@ -57,7 +62,7 @@ def check_no_own(table: sa.Table) -> None:
 
 
 def check_table(connection: sa.Connection, dialect: Dialect, table: sa.Table) -> None:
-    """Check that rows of this table can be locked and changed. Raises NotClaimable or KeyUnfit."""
+    """Check that rows of this table can be locked and changed. Raises NotClaimable, KeyUnfit or ColumnUnfit."""
     if refusal := dialect.table_rules.unclaimable(connection, table):
         raise NotClaimable(table.fullname, *refusal)
     if child := dialect.table_rules.child(connection, table):
@@ -65,6 +70,8 @@ def check_table(connection: sa.Connection, dialect: Dialect, table: sa.Table) ->
             f"table {child!r} inherits from table {table.fullname!r}, so that two of their rows can have the same key: "
             f"make {table.fullname!r} a partitioned table, or give each of its children a queue of its own"
         )
+    if taken := sorted(RESERVED & {column.key for column in table.columns}):
+        raise reserved_name(table.fullname, taken[0])
 
 
 def check_key(connection: sa.Connection, dialect: Dialect, roles: ColumnRoles) -> None:

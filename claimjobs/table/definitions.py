@@ -83,9 +83,7 @@ def job_table(
     ours = _job_columns(fitting(f"{name}_status"), options.get("schema", metadata.schema))
     reserved = {column.name for column in (*key, *ours)}
     if taken := [column.name for column in given if column.name in reserved]:
-        raise ColumnUnfit(
-            f"column {taken[0]!r} of table {name!r} has the name of a column that claimjobs adds: rename it"
-        )
+        raise reserved_name(name, taken[0])
     together = [unique] if isinstance(unique, str) else unique
     if changing := [column for column in together if column in OURS]:
         raise not_unique_by(name, changing[0])
@@ -98,6 +96,14 @@ def job_table(
     found = (columns.status, columns.priority, *table.primary_key, columns.run_at, columns.suspect)
     sa.Index(fitting(f"{name}_claim"), *found)
     return table
+
+
+def reserved_name(table: str, column: str) -> ColumnUnfit:
+    """The error for a column that has the name of a column of claimjobs, or of a parameter."""
+    return ColumnUnfit(
+        f"column {column!r} of table {table!r} has a name that claimjobs uses for a column or a parameter of its own: "
+        "rename it"
+    )
 
 
 def not_unique_by(table: str, column: str) -> BadArgument:

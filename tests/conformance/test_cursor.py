@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Callable
 from typing import Any, Literal
 
 import pytest
@@ -206,6 +207,25 @@ def test_what_stands_before_is_found_in_a_mixed_order_too(
     assert taken(queue, 4) == ["0009", "0010", "0011"]
     assert taken(queue, 4) == ["before"]
     assert taken(queue, 4) == []
+
+
+def test_a_column_whose_nulls_are_excluded_is_a_place(backend: Backend, monkeypatch: pytest.MonkeyPatch) -> None:
+    never_back(monkeypatch)
+    queue = still(backend.queue(JOBS, order_by="-last_error", where=JOBS.c.last_error.is_not(None)))
+    queue.enqueue({**job, "last_error": job["d"] if n % 2 else None} for n, job in enumerate(jobs(12)))
+    seen = begins(queue)
+    assert [taken(queue, 3) for _ in range(2)] == [["0011", "0009", "0007"], ["0005", "0003", "0001"]]
+    assert seen == [True, False]
+
+
+@pytest.mark.parametrize("named", [lambda c: c.is_not(None), lambda c: c > 1, lambda c: c <= 1, lambda c: c == 1])
+def test_which_predicates_exclude_nulls(named: Callable[[Any], Any]) -> None:
+    table = sa.Table("t", sa.MetaData(), sa.Column("id", sa.Integer, primary_key=True), sa.Column("n", sa.Integer))
+    order, id_, n = [table.c.n, table.c.id], table.c.id, table.c.n
+    for excluding in (named(n), sa.and_(id_ > 1, sa.and_(sa.text("1 = 0 OR 1 = 1"), named(n)))):
+        assert keyset_order_of(Selection(excluding, order)) is not None
+    for other in (sa.true(), sa.or_(named(n), id_ > 1), n.is_(None), n.is_not(sa.true()), named(id_)):
+        assert keyset_order_of(Selection(other, order)) is None
 
 
 def names_in_order(backend: Backend, queue: Queue) -> list[str]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from claimjobs import Columns
-from claimjobs.errors import NotClaimable
+from claimjobs.errors import ColumnUnfit, NotClaimable
 from tests.foreign.cases import MYSQL, POSTGRES, Case, table
 
 _TABLES = ("a%", "%s", "%(x)s", "100 % ", "Order", "select", "Ünï ", ":x ", "a'b ", 'a"b ', "a\\b ", "{x}", "a-b")
@@ -47,6 +47,15 @@ COLUMNS: list[Case] = [
         )
         for on, quote, more in ((POSTGRES, '"', 'a""b'), (MYSQL, "`", 'a"b'))
         for name in ("a%", "a b", "a:b", "a(b)", "select", more)
+    ),
+    *(
+        table(
+            f"column {name}",
+            f"CREATE TABLE {{t}} (id INTEGER PRIMARY KEY, {name} INTEGER, {{queue}})",
+            refused=ColumnUnfit,
+            ways=("lease", "side-car"),
+        )
+        for name in ("claimjobs_me", "claimjobs_size", "claimjobs_keys")
     ),
 ]
 BACKTICK: list[Case] = [

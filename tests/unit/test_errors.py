@@ -45,6 +45,7 @@ MADE: tuple[Exception, ...] = (
     errors.TableMissing("app.claimjobs_owners", within="app.jobs"),
     errors.claims_missing("emails_claims", "emails"),
     errors.not_consumer("emails", "permission denied", "SELECT on emails"),
+    definitions.reserved_name("emails", "claimjobs_me"),
     key_not_unique("emails"),
     errors.key_unequal("emails", [0.1]),
     errors.key_unreadable("emails", "'infinity', date"),
