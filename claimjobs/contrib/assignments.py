@@ -85,6 +85,11 @@ class Assignments:
         self._any_free = sa.select(sa.exists().where(is_free).select_from(self._table))
         self._lock = lock_free(self._dialect, self._column, value, is_free=is_free, index=index)
         self._unassign = self._dialect.by_key(sa.update(self._table).where(mine).values({self._column: None}), index)
+        # Where one statement can do it: lock a free row and give it to the worker.
+        locked = self._lock.with_only_columns(*self._table.primary_key).cte("free").prefix_with("MATERIALIZED")
+        same = (column == locked.c[column.key] for column in self._table.primary_key)
+        give = sa.update(self._table).where(*same).values({self._column: value})
+        self._give = give.returning(*self._table.columns)
 
     def assign(self, worker: Any) -> Assignment:
         """Give a free row to a worker that has none.
@@ -128,12 +133,16 @@ class Assignments:
     # --- inside ------------------------------------------------------------------------------------------
 
     def _assign(self, connection: sa.Connection, given: Mapping[str, Any]) -> Assignment:
-        """Lock a free row, and give it to the worker."""
-        if row := first_row(connection, self._lock, given):
+        """Give a free row to the worker, in as few statements as the database can do."""
+        if self._dialect.claims_in_one_statement:
+            row = first_row(connection, self._give, given)
+        elif (row := first_row(connection, self._lock, given)) is not None:
             key = (column == row[column.name] for column in self._table.primary_key)
             give = sa.update(self._table).where(*key).values({self._column: given[VALUE]})
             connection.execute(self._dialect.by_key(give, None))
-            return Assignment("assigned", {**row, self._column.name: given[VALUE]})
+            row[self._column.name] = given[VALUE]
+        if row is not None:
+            return Assignment("assigned", row)
         if mine := first_row(connection, self._mine, given):
             return Assignment("already assigned", mine)
         return Assignment("busy" if connection.scalar(self._any_free) else "nothing free")

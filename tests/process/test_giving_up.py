@@ -118,10 +118,10 @@ def test_a_table_that_is_dropped_meanwhile_ends_the_run_with_one_line(
     database.queue().enqueue([{"d": "d", "e": "e"}] * 40)
     words = (f"{HANDLERS}:wait_for_file", "--consumers", "2", "--batch-size", "10", "--json")
     with started(database, tmp_path, *words) as command:
+        command.wait_until_begun()
         if state == "asleep":
             command.gate.touch()
             database.wait_for(lambda: not database.rows(), "nothing is left to be done")
-        command.wait_until_begun()
         database.run(f"DROP TABLE {table}")
         command.gate.touch()
         if (table, state) == ("claimjobs_owners", "asleep"):  # it may be missed with the next job only
