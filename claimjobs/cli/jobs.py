@@ -108,9 +108,10 @@ def show(context: click.Context, target: Target, ids: tuple[str, ...], as_json: 
 @click.command()
 @ids
 @click.option("--reason", metavar="TEXT", help="Why: it is stored with the job.")
+@json_option
 @queue_options
 @click.pass_context
-def cancel(context: click.Context, target: Target, ids: tuple[str, ...], reason: str | None) -> None:
+def cancel(context: click.Context, target: Target, ids: tuple[str, ...], reason: str | None, as_json: bool) -> None:
     """Make jobs dead that wait or are claimed, and print how many.
 
     They stay in the table, and `claimjobs dead` retries or drops them. A handler that is at such a job can see it in
@@ -127,7 +128,7 @@ def cancel(context: click.Context, target: Target, ids: tuple[str, ...], reason:
         cancelled = set(queue.cancel(keys, reason))
         left = [key for key in keys if key not in cancelled]
         states = {entry.job.key: entry.state for entry in queue.jobs.show(left)}
-    data(len(cancelled))
+    data(json.dumps({"cancelled": len(cancelled)}) if as_json else len(cancelled))
     for key in left:
         why = f"it is {states[key]}" if key in states else f"no row of {queue.table.fullname} has this key"
         if states.get(key) in (UNCLAIMED, CLAIMED):
@@ -149,9 +150,10 @@ def dead() -> None:
 
 @dead.command("retry")
 @choice_options
+@json_option
 @queue_options
 @click.pass_context
-def retry_jobs(context: click.Context, /, target: Target, **chosen: Any) -> None:
+def retry_jobs(context: click.Context, /, target: Target, as_json: bool, **chosen: Any) -> None:
     """Make dead jobs due now, with all their attempts, and print how many.
 
     Their last error stays until the next one. They are committed in chunks of 1,000: chunks that were committed before
@@ -167,15 +169,16 @@ def retry_jobs(context: click.Context, /, target: Target, **chosen: Any) -> None
     with target.queue() as queue:
         given, missing = _choice(queue, **chosen)
         retried = queue.jobs.retry(**given)
-    _end(context, retried, missing)
+    _end(context, {"retried": retried}, missing, as_json=as_json)
 
 
 @dead.command()
 @choice_options
 @click.option("--yes", is_flag=True, help="Do not ask.")
+@json_option
 @queue_options
 @click.pass_context
-def drop(context: click.Context, /, target: Target, yes: bool, **chosen: Any) -> None:
+def drop(context: click.Context, /, target: Target, yes: bool, as_json: bool, **chosen: Any) -> None:
     """Delete dead jobs, after a question, and print how many.
 
     They are committed in chunks of 1,000. Without a terminal --yes is needed. An ID that is not the key of a dead job
@@ -201,7 +204,7 @@ def drop(context: click.Context, /, target: Target, yes: bool, **chosen: Any) ->
         dropped = queue.jobs.drop(**given)
         if queue.settings.side_car and dropped:
             say(f"the rows of {queue.table.fullname} stay; {queue.roles.name} says that they are done")
-    _end(context, dropped, missing)
+    _end(context, {"dropped": dropped}, missing, as_json=as_json)
 
 
 def _must_be_one_choice(ids: tuple[str, ...], where: str | None, everything: bool) -> None:
@@ -217,8 +220,8 @@ def _choice(queue: Queue, ids: tuple[str, ...], where: str | None, **_: bool) ->
     return {"keys": keys if ids else None, "where": where}, [key for key in keys if key not in dead]
 
 
-def _end(context: click.Context, count: int, missing: list[Any]) -> None:
-    data(count)
+def _end(context: click.Context, counted: dict[str, int], missing: list[Any], *, as_json: bool) -> None:
+    data(json.dumps(counted) if as_json else next(iter(counted.values())))
     if missing:
         which = ", ".join(map(key_in_message, missing))
         waits = "`claimjobs cancel` makes one dead that waits"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from datetime import timedelta
 from typing import Final
 
@@ -63,8 +64,9 @@ def resume(target: Target) -> None:
 @click.option("--force", is_flag=True, help="With --owner: also if it seems to live.")
 @click.option("--ownerless", is_flag=True, help="Only the jobs that are claimed without an owner's id.")
 @retry_options
+@click.option("--json", "as_json", is_flag=True, help="One JSON object; its key is described above.")
 @queue_options
-def reclaim(target: Target, owner: int | None, force: bool, ownerless: bool) -> None:
+def reclaim(target: Target, owner: int | None, force: bool, ownerless: bool, as_json: bool) -> None:
     """Reclaim the jobs of dead owners, and print how many. The owners are printed on standard error.
 
     An owner is dead when its session lock is free, or when it has been silent for longer than its lease. Running
@@ -76,6 +78,8 @@ def reclaim(target: Target, owner: int | None, force: bool, ownerless: bool) -> 
 
     --ownerless releases jobs that are claimed without an owner's id. No claim leaves such a job: another program
     or a person wrote it. That program must not run then. Without --ownerless such jobs are only counted.
+
+    With --json: "handed_back" (jobs).
 
     \b
     Examples:
@@ -96,7 +100,7 @@ def reclaim(target: Target, owner: int | None, force: bool, ownerless: bool) -> 
             jobs, left = queue.reclaim(), queue.stats().ownerless
             if left:
                 say(f"{number(left, 'job')} claimed without an owner: `claimjobs reclaim --ownerless` releases them")
-    data(jobs)
+    data(json.dumps({"handed_back": jobs}) if as_json else jobs)
 
 
 def _reclaimed_from(queue: Queue, owner_id: int, *, force: bool) -> int:
@@ -127,20 +131,25 @@ def _reclaimed_from(queue: Queue, owner_id: int, *, force: bool) -> int:
 @click.option("--status", type=click.Choice(ENDED), default="done", help="The status of the jobs to delete.")
 @click.option("--where", metavar="SQL", help="Only jobs for which this holds; SQL as after WHERE.")
 @click.option("--dry-run", is_flag=True, help="Count them, and delete nothing.")
+@click.option("--json", "as_json", is_flag=True, help="One JSON object.")
 @queue_options
-def purge(target: Target, older_than: timedelta, status: Ended, where: str | None, dry_run: bool) -> None:
+def purge(
+    target: Target, older_than: timedelta, status: Ended, where: str | None, dry_run: bool, as_json: bool
+) -> None:
     """Delete jobs that have been done, or dead, for longer than a given time, and print how many.
 
     Done jobs are in the table only if the queue keeps them (on_done="keep"). The column owner_date says since when a
     job is done or dead; a job without a value there is not deleted. Unclaimed and claimed jobs are never deleted. The
     deletion is committed in chunks of 1,000.
 
+    With --json: "purged", or with --dry-run "would_purge".
+
     \b
     Examples:
       claimjobs purge --older-than 7d --dry-run
       claimjobs purge --older-than 12h --where "d like 'test%'"
-      claimjobs purge --older-than 4w --status dead
+      claimjobs purge --older-than 4w --status dead --json
     """
     with target.queue() as queue:
         count = queue.purge(older_than, status=status, where=where, dry_run=dry_run)
-    data(count)
+    data(json.dumps({"would_purge" if dry_run else "purged": count}) if as_json else count)

@@ -142,7 +142,7 @@ def test_retry_by_ids_prints_how_many(database: Backend) -> None:
 def test_retry_by_predicate_and_all(database: Backend) -> None:
     dead_jobs(database, *["Timeout: x"] * 5, "other", "other")
     by_predicate = ("retry", "--where", "last_error like 'Timeout%'")
-    assert dead(database, *by_predicate).out == "5\n"
+    assert dead(database, *by_predicate, "--json").out == '{"retried": 5}\n'
     assert dead(database, "retry", "--all").out == "2\n"
     assert dead(database, "retry", "--all") == Ended(exits.OK, "0\n", "")
     assert set(states(database).values()) == {"unclaimed"}
@@ -185,7 +185,7 @@ def test_a_wrong_choice_starts_no_server(way: str, tmp_path: Path) -> None:
 def test_drop_with_yes(database: Backend) -> None:
     dead_jobs(database, "a", "b", "c", "d")
     assert dead(database, "drop", "2", "--yes") == Ended(exits.OK, "1\n", "")
-    assert dead(database, "drop", "--where", "d > '0002'", "--yes").out == "2\n"
+    assert dead(database, "drop", "--where", "d > '0002'", "--yes", "--json").out == '{"dropped": 2}\n'
     assert dead(database, "drop", "--all", "--yes").out == "1\n"
     assert states(database) == {5: "unclaimed"}
 

@@ -62,8 +62,8 @@ def test_cancel_says_what_it_did_not_do(anywhere: Backend) -> None:
     dead_jobs(anywhere, "a")
     ended = run(anywhere, "cancel", "2", "--reason", "enough")
     assert ended == Ended(exits.OK, "1\n", "")
-    ended = run(anywhere, "cancel", "1", "99")
-    assert (ended.code, ended.out) == (exits.INPUT, "0\n")
+    ended = run(anywhere, "cancel", "1", "99", "--json")
+    assert (ended.code, json.loads(ended.out)) == (exits.INPUT, {"cancelled": 0})
     assert ended.err.splitlines() == [
         "claimjobs: 1 was not cancelled: it is dead",
         "claimjobs: 99 was not cancelled: no row of jobs has this key",

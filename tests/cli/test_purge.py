@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from datetime import timedelta
 from typing import Any
 
@@ -55,13 +56,13 @@ def test_dead_ones_go_if_they_are_meant(old: Backend) -> None:
 
 def test_a_dry_run_counts(old: Backend) -> None:
     assert purge(old, "--older-than", "60h", "--dry-run").out == "2\n"
-    assert purge(old, "--older-than", "0s", "--dry-run").out == "3\n"
+    assert json.loads(purge(old, "--older-than", "0s", "--dry-run", "--json").out) == {"would_purge": 3}
     assert len(left(old)) == 7
 
 
-def test_it_can_be_narrowed(old: Backend) -> None:
-    ended = purge(old, "--older-than", "1h", "--where", "d like '%1' or d like '%0'")
-    assert ended.out == "2\n"
+def test_it_can_be_narrowed_and_told_as_json(old: Backend) -> None:
+    ended = purge(old, "--older-than", "1h", "--where", "d like '%1' or d like '%0'", "--json")
+    assert json.loads(ended.out) == {"purged": 2}
     assert left(old)[0] == "done 3"
     ended = purge(old, "--older-than", "1h", "--where", "colour = 1")
     assert ended.code == exits.INPUT

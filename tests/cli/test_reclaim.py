@@ -148,12 +148,12 @@ def test_a_command_line_that_is_wrong(words: tuple[str, ...], said: str) -> None
     assert said in ended.err
 
 
-def test_it_prints_how_many(anywhere: Backend) -> None:
+def test_json_is_one_object(anywhere: Backend) -> None:
     queue = holding(anywhere, 2)
     end_session(anywhere, queue.owner_id)
-    ended = reclaim(anywhere)
-    assert (ended.code, ended.out) == (exits.OK, "2\n")
-    assert reclaim(anywhere).out == "0\n"
+    ended = reclaim(anywhere, "--json")
+    assert (ended.code, ended.out) == (exits.OK, '{"handed_back": 2}\n')
+    assert reclaim(anywhere, "--json").out == '{"handed_back": 0}\n'
 
 
 def test_jobs_that_are_claimed_by_nobody_are_told_of_and_freed(database: Backend) -> None:
@@ -164,6 +164,6 @@ def test_jobs_that_are_claimed_by_nobody_are_told_of_and_freed(database: Backend
     shown = claimjobs("status", "--url", database.url).out
     assert "jobs: 2 claimed without an owner: `claimjobs reclaim --ownerless` releases them\n" in shown
     assert statuses(database) == ["claimed"] * 2
-    assert reclaim(database, "--ownerless") == Ended(exits.OK, "2\n", "")
+    assert reclaim(database, "--ownerless", "--json") == Ended(exits.OK, '{"handed_back": 2}\n', "")
     assert statuses(database) == ["unclaimed"] * 2
     assert reclaim(database, "--ownerless", "--owner", 7).code == exits.USAGE

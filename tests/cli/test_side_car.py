@@ -31,8 +31,8 @@ def on(backend: Backend, *words: str) -> Ended:
 
 
 def test_a_drop_says_that_the_rows_stay(frozen: Backend) -> None:
-    ended = on(frozen, "dead", "drop", "--where", "id = 1", "--yes", *BESIDE)
-    assert (ended.code, ended.out) == (exits.OK, "1\n")
+    ended = on(frozen, "dead", "drop", "--where", "id = 1", "--yes", "--json", *BESIDE)
+    assert (ended.code, json.loads(ended.out)) == (exits.OK, {"dropped": 1})
     assert ended.err == "claimjobs: the rows of frozen stay; frozen_claims says that they are done\n"
     assert [row["id"] for row in frozen.rows("frozen")] == [1, 2, 3]
     found = json.loads(on(frozen, "status", "--json", *BESIDE).out)
