@@ -63,6 +63,8 @@ class ErrorCodes(Protocol):
     """Why connecting failed. The first one whose signs an error has is the reason."""
     denied: ClassVar[Signs]
     """The account lacks a right on a table. The first group of the words is the table, without its schema."""
+    unfit_settings: ClassVar[Mapping[Any, tuple[str, str]]] = {}
+    """`unfit_setting`, by its code."""
     missing: ClassVar[str]
     """The words of `missing_table`. Their first group is the table, without its schema."""
 
@@ -96,6 +98,10 @@ class ErrorCodes(Protocol):
     def refuses_account(self, error: BaseException) -> bool:
         """Whether the server refused this user, password, address or right."""
         return self._found(error, self.connect_problems[ACCESS_DENIED]) is not None
+
+    def unfit_setting(self, error: BaseException) -> tuple[str, str] | None:
+        """The setting of the session because of which a statement was refused, and the SQL that changes it."""
+        return self.unfit_settings.get(self.code(error))
 
     # --- which row, which table ----------------------------------------------------------------------------
 

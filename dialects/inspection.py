@@ -155,6 +155,11 @@ class TableRules(Protocol):
     """Types whose values, as a driver reads them, are equal to the stored ones. tests/foreign/keys.py proves it."""
     inexact_types: ClassVar[tuple[type[sa.types.TypeEngine[Any]], ...]] = (sa.Float,)
     """Exceptions among them: a server sends an approximate number with fewer digits than it stores."""
+    longest: ClassVar[int] = 63
+    """The longest name of a table, an index or a type."""
+    counted_in: ClassVar[str] = "bytes"
+    last_character: ClassVar[str] = "\U0010ffff"
+    """The last one that a name can have."""
 
     # Each asks about the table that `named` names. None: a database has no such thing.
     place_of: ClassVar[sa.TextClause]
@@ -172,9 +177,6 @@ class TableRules(Protocol):
 
     def named(self, table: sa.Table) -> dict[str, Any]:
         """The parameters that name a table."""
-
-    def keeps(self, name: str) -> bool:
-        """Whether the server gives a table this name, and does not change it without an error."""
 
     def _asked(self, connection: sa.Connection, statement: sa.TextClause | None, table: sa.Table) -> Sequence[Any]:
         return () if statement is None else connection.execute(statement, self.named(table)).all()
@@ -196,6 +198,16 @@ class TableRules(Protocol):
 
     def depends_on_zone(self, column: Any) -> bool:
         """Whether what is written into this reflected column, or read of it, depends on the session's time zone."""
+
+    def length(self, name: str) -> int:
+        """How long a name is."""
+        return len(name.encode() if self.counted_in == "bytes" else name)
+
+    def unnameable(self, name: str) -> str | None:
+        """Why no table, index or type can have this name; None if it can."""
+        if strange := [character for character in name if character > self.last_character]:
+            return f"no name can have the character {strange[0]!r}"
+        return f"it has more than {self.longest} {self.counted_in}" if self.length(name) > self.longest else None
 
     def place(self, connection: sa.Connection, table: sa.Table) -> Place:
         """Where the server has this table, which is there."""

@@ -158,6 +158,7 @@ def _tell(made: setup.MakeResult) -> None:
     show(
         *(f"{name}: {'dropped and made anew' if name in made.dropped else 'made'}" for name in made.created),
         *(f"{name}: was there{kept}" for name in made.existing),
+        *(f"{name}: index was missing, made" for name in made.indexes),
     )
 
 
@@ -238,6 +239,8 @@ def upgrade_tables(
       claimjobs upgrade-tables --yes
       claimjobs upgrade-tables --only jobs
     """
+    if check and sql:
+        raise click.UsageError("--check and --sql both change nothing: give only one of them")
     with target.engine() as engine:
         found = plan(engine, only)
         if not found and not sql:

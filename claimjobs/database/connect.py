@@ -23,6 +23,7 @@ from claimjobs.errors import (
     ServerUnreachable,
     StatementTimedOut,
     UnknownDatabase,
+    setting_unfit,
 )
 
 CONNECT_SECONDS = 5
@@ -214,7 +215,8 @@ def dotted(version: tuple[int, ...]) -> str:
 
 @contextmanager
 def connected(engine: sa.Engine) -> Iterator[sa.Connection]:
-    """A connection for a `with` block. Raises ConnectionFailed."""
+    """A connection for a `with` block. Raises ConnectionFailed, and SettingUnfit for a statement that a setting of the
+    session refuses."""
     connection = open_connection(engine)
     try:
         with raised_as_sqlalchemy_does(connection):
@@ -223,6 +225,8 @@ def connected(engine: sa.Engine) -> Iterator[sa.Connection]:
         errors = dialect_named_by(engine).errors
         if errors.broken_kind(error) == READ_ONLY and not connection.closed:
             connection.invalidate(error)  # a pool of the user's, too, must not give it out again
+        if found := errors.unfit_setting(error):
+            raise setting_unfit(*found) from error
         raise
     finally:
         # If the connection is lost by now, the server rolls back what is not committed.

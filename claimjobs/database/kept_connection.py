@@ -135,6 +135,8 @@ class KeptConnection:
     def _raise_what_it_means(self, error: BaseException) -> None:
         if self._tables is not None and (missing := self._tables.missing(error)):
             raise missing from error
+        if unfit := self._dialect.errors.unfit_setting(error):
+            raise setting_unfit(*unfit) from error
 
     def _break_if_dead(self) -> None:
         """Break a connection that a thread uses for longer than a lease: it is dead."""

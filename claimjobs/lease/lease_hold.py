@@ -71,7 +71,7 @@ class LeaseHold(Hold):
         self._connector, self._reaper = self.owner.connector, self.owner.reaper
         self._settling = LeaseSettler(self._connector, context.backend, settler, context.retry)
         self._together: SettleAndClaim | None = None
-        """That of the last plan."""
+        """Settles a batch and claims the next one by the last plan."""
         self._keys = self._reaper.keys
         self.owner.start()
 

@@ -76,7 +76,7 @@ class RowIsolation:
         code, tables = errors.code(error), {backend.source.table.name, backend.roles.table.name, backend.owners.name}
         if code is None or code in errors.missing_table or errors.denied_table(error) in tables:
             return False
-        return errors.may_be_of_a_row(error)
+        return errors.may_be_of_a_row(error) and errors.unfit_setting(error) is None
 
     def _claim_by_halves(self, size: int, plan: ClaimPlan, error: Exception) -> ClaimResult:
         candidates = self._candidates(plan, max(EVERY, min(size, MOST)), error)

@@ -17,8 +17,9 @@ from claimjobs.dialects.inspection import LOCK_TIMEOUT
 from claimjobs.errors import AccessDenied, TableInUse, UnfitTable
 from claimjobs.table.acceptance import check_no_own, check_table
 from claimjobs.table.backend import columns_for, jobs_of
+from claimjobs.table.claim_index import holds
 from claimjobs.table.columns import Columns
-from claimjobs.table.ddl import bad_name, side_car_name, table_comment
+from claimjobs.table.ddl import bad_name, check_names, side_car_name, table_comment
 from claimjobs.table.definitions import (
     OWNER_TABLE,
     SHARED_TABLES,
@@ -39,6 +40,8 @@ class MakeResult:
     created: tuple[str, ...]
     existing: tuple[str, ...]
     dropped: tuple[str, ...] = ()
+    indexes: tuple[str, ...] = ()
+    """Indexes that `make` added to existing tables."""
 
 
 def tables_for(table: TableLike) -> list[sa.Table]:
@@ -62,13 +65,20 @@ def side_car_tables(
 
     For `make`, `ddl` and so on. The user's table is inspected, but not among them. The columns of the side-car's key
     have the types and collations that they have in the database. Raises ConnectionFailed, TableMissing, NotClaimable,
-    or KeyUnfit if no unique index is over the key.
+    KeyUnfit if no unique index is over the key, or UnfitTable for the side-car's name.
     """
     dialect = dialect_for(engine)
     with connected(engine) as connection:
         roles, place = jobs_of(connection, dialect, table, columns or map_of(table), beside_side_car=True)
         key = _key_columns(connection, dialect, roles.table, roles.key_names)
-    beside = side_car_table(side_car_name(place.full_name(roles.table), side_car), key)
+    full_name = place.full_name(roles.table)
+    name = side_car_name(full_name, side_car)
+    if flaw := dialect.table_rules.unnameable(name.rpartition(".")[2]):
+        raise UnfitTable(
+            f"table {full_name!r} cannot have a side-car {name!r} ({flaw}): choose its name in Python, as in "
+            "Queue(..., side_car='NAME'), or in a map"
+        )
+    beside = side_car_table(name, key)
     return [beside, *shared_tables(beside.schema)]
 
 
@@ -118,7 +128,7 @@ def make(engine: sa.Engine, tables: list[sa.Table], *, recreate: bool = False) -
 
     The table of owners is never dropped: all queues of the schema share it, and no id may be used twice, because a
     consumer that was declared dead may still try to settle with its id. A table that claimjobs did not make is not
-    dropped: UnfitTable.
+    dropped or altered: UnfitTable. A table that claimjobs made gets its claim index again if it lacks it.
 
     A statement waits 2 s for its lock at most, because all later ones on the table wait behind it: TableInUse. Raises
     ConnectionFailed, or ServerUnfit before anything is made; NotClaimable for a table, whether it exists or is
@@ -133,7 +143,7 @@ def make(engine: sa.Engine, tables: list[sa.Table], *, recreate: bool = False) -
         with suppress(sa.exc.DBAPIError, UnfitTable):  # no table can have this name
             missing = bool(missing_tables(engine, tables))
         if dialect.errors.code(error) in dialect.errors.bad_name and missing:
-            raise bad_name(tables[0], error) from error
+            raise bad_name(dialect, tables[0], error) from error
         if recreate or missing:
             raise
     with _altering(engine, dialect, tables[0]) as connection:  # another process made them at the same moment
@@ -143,6 +153,7 @@ def make(engine: sa.Engine, tables: list[sa.Table], *, recreate: bool = False) -
 def _make(connection: sa.Connection, dialect: Dialect, tables: list[sa.Table], recreate: bool) -> MakeResult:
     tables = _in_one_schema(connection, tables, dialect)
     there = [table for table in tables if exists(connection, table)]
+    check_names(dialect, [table for table in tables if recreate or table not in there])
     dropped = [table for table in there if recreate and table.name not in SHARED_TABLES]
     for table in dropped:
         _must_be_ours(connection, table)
@@ -150,6 +161,18 @@ def _make(connection: sa.Connection, dialect: Dialect, tables: list[sa.Table], r
     kept = [table for table in there if table not in dropped]
     for table in kept:
         check_table(connection, dialect, table)
+    missing = []
+    for table in kept:
+        if not is_made_by_us(connection, table):
+            continue
+        columns = columns_in_database(connection, table).keys()
+        found = sa.inspect(connection).get_indexes(table.name, schema=table.schema)
+        for index in table.indexes:
+            parts = index.columns.keys()
+            is_there = index.name in {other["name"] for other in found} or holds(found, [*parts][:-1])
+            if index.name == f"{table.name}_claim" and columns >= {*parts} and not is_there:
+                index.create(connection)
+                missing.append(index)
     created = [table for table in tables if table not in kept]
     for table in created:
         new = table
@@ -158,7 +181,8 @@ def _make(connection: sa.Connection, dialect: Dialect, tables: list[sa.Table], r
         new.create(connection)
         connection.execute(table_comment(new))
         check_table(connection, dialect, new)  # a server may choose another engine than the description
-    return MakeResult(*(tuple(table.fullname for table in some) for some in (created, kept, dropped)))
+    made, existing, gone = (tuple(table.fullname for table in some) for some in (created, kept, dropped))
+    return MakeResult(made, existing, gone, indexes=tuple(str(index.name) for index in missing))
 
 
 def _in_one_schema(connection: sa.Connection, tables: list[sa.Table], dialect: Dialect) -> list[sa.Table]:
@@ -186,14 +210,12 @@ def _in_one_schema(connection: sa.Connection, tables: list[sa.Table], dialect: D
 
 def exists(connection: sa.Connection, table: sa.Table) -> bool:
     """Whether the database has a table of this name. Raises UnfitTable for a name that it cannot have."""
-    dialect = dialect_of(connection)
-    if not dialect.table_rules.keeps(table.name):
-        raise bad_name(table, ValueError("the database would change its name"))
     try:
         return sa.inspect(connection).has_table(table.name, schema=table.schema)
     except sa.exc.DBAPIError as error:
+        dialect = dialect_of(connection)
         if dialect.errors.code(error) in dialect.errors.bad_name:
-            raise bad_name(table, error) from error
+            raise bad_name(dialect, table, error) from error
         raise
 
 
@@ -255,7 +277,7 @@ def _altering(engine: sa.Engine, dialect: Dialect, table: sa.Table) -> Iterator[
         with connected(engine) as connection, connection.begin(), dialect.table_rules.limited(connection):
             yield connection
     except sa.exc.IdentifierError as error:
-        raise bad_name(table, error) from error
+        raise bad_name(dialect, table, error) from error
     except sa.exc.DBAPIError as error:
         if dialect.errors.refuses_account(error):
             raise AccessDenied(

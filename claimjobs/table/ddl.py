@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from itertools import groupby
 from typing import Any
 
 import sqlalchemy as sa
+from sqlalchemy.sql.elements import quoted_name
 
 from claimjobs.database.error_translation import reason
-from claimjobs.dialects import dialect_named_by
+from claimjobs.dialects import Dialect, dialect_named_by
 from claimjobs.dialects.inspection import TableRules
 from claimjobs.errors import BadArgument, UnfitTable
 from claimjobs.options import SIDE_CAR
@@ -30,17 +32,15 @@ def ddl_statements(
     """The statements that `make` would run on an empty database.
 
     With `recreate` the jobs are dropped first. `marked`: the comment of each table says that claimjobs made it. It
-    needs no connection. Raises UnfitTable for a name that is too long.
+    needs no connection. Raises UnfitTable for a name that a table or its parts cannot have.
     """
+    check_names(dialect_named_by(engine), tables)
     statements: list[str] = []
     printer = sa.create_mock_engine(engine.url, lambda sql, *_, **__: statements.append(text(sql, engine)))
     for table in tables:
         if recreate and table.name not in SHARED_TABLES:
             table.drop(printer, checkfirst=False)
-        try:
-            table.create(printer, checkfirst=False)
-        except sa.exc.IdentifierError as error:
-            raise bad_name(table, error) from error
+        table.create(printer, checkfirst=False)
         if marked and MADE_BY not in (table.comment or ""):
             statements.append(text(table_comment(table), engine))
     runs = groupby(statements, lambda statement: statement.startswith("CREATE INDEX"))
@@ -133,9 +133,30 @@ def has_wake_trigger(connection: sa.Connection, table: sa.Table) -> bool:
     )
 
 
-def bad_name(table: sa.Table, error: Exception) -> UnfitTable:
+def check_names(dialect: Dialect, tables: list[sa.Table]) -> None:
+    """Check the names of tables and their parts. Raises UnfitTable for one that some databases change or cut, or refuse
+    after the table is made.
+    """
+    for table in tables:
+        for name in _names(table):
+            if flaw := dialect.table_rules.unnameable(name):
+                raise bad_name(dialect, table, ValueError(f"{name!r}: {flaw}"))
+
+
+def bad_name(dialect: Dialect, table: sa.Table, error: Exception) -> UnfitTable:
     """The error for a table that cannot be made because of its name."""
-    return UnfitTable(f"table {table.fullname!r} cannot be made ({reason(error)}): choose another name for it")
+    rules = dialect.table_rules
+    added = [name.removeprefix(table.name) for name in _names(table) if name.startswith(table.name)]
+    longest = rules.longest - max(map(rules.length, added))
+    hint = f", of at most {longest} {rules.counted_in}" if rules.length(table.name) > longest else ""
+    return UnfitTable(f"table {table.fullname!r} cannot be made ({reason(error)}): choose another name for it{hint}")
+
+
+def _names(table: sa.Table) -> Iterator[str]:
+    """The names of a table and of its parts. SQLAlchemy shortens those that it generates: they have another class."""
+    types = [column.type for column in table.columns if isinstance(column.type, sa.Enum)]
+    parts: list[Any] = [table, *table.indexes, *table.constraints, *types]
+    yield from (str(part.name) for part in parts if type(part.name) in (str, quoted_name))
 
 
 def side_car_name(source: str, side_car: str | bool) -> str:

@@ -80,21 +80,21 @@ def job_table(
     given = [item for item in payload if isinstance(item, sa.Column)]
     has_key = any(column.primary_key for column in given)
     key = [] if has_key else [sa.Column("id", sa.BigInteger, primary_key=True, autoincrement=True)]
-    ours = _job_columns(fitting(f"{name}_status"), options.get("schema", metadata.schema))
+    ours = _job_columns(f"{name}_status", options.get("schema", metadata.schema))
     reserved = {column.name for column in (*key, *ours)}
     if taken := [column.name for column in given if column.name in reserved]:
         raise reserved_name(name, taken[0])
     together = [unique] if isinstance(unique, str) else unique
     if changing := [column for column in together if column in OURS]:
         raise not_unique_by(name, changing[0])
-    once = [sa.UniqueConstraint(*together, name=fitting(f"{name}_unique"))] if together else []
+    once = [sa.UniqueConstraint(*together, name=f"{name}_unique")] if together else []
     comment = ", ".join(filter(None, (options.pop("comment", None), COMMENT)))
     described = {**table_options(), **options, "comment": comment}
     table = sa.Table(name, metadata, *key, *payload, *ours, *once, **described)
     # What a claim reads in it: all columns that find waiting jobs in their order, without a sort.
     columns = table.c
     found = (columns.status, columns.priority, *table.primary_key, columns.run_at, columns.suspect)
-    sa.Index(fitting(f"{name}_claim"), *found)
+    sa.Index(f"{name}_claim", *found)
     return table
 
 
@@ -123,7 +123,7 @@ def article_table(name: str = DEFAULT_TABLE, metadata: sa.MetaData | None = None
     """
     key = sa.Column("id", sa.BigInteger, primary_key=True)
     payload = (sa.Column(letter, sa.String(64), nullable=False) for letter in "de")
-    index = sa.Index(fitting(f"{name}_d"), "d")
+    index = sa.Index(f"{name}_d", "d")
     return job_table(name, metadata or sa.MetaData(), key, *payload, index, comment=DEMONSTRATION)
 
 
@@ -284,5 +284,5 @@ def include_object(  # noqa: PLR0917 - Alembic calls it so
     if table.name in SHARED_TABLES or version is None:
         return table.name not in SHARED_TABLES
     if type_ != "table":
-        return name not in {*OURS, fitting(f"{table.name}_claim")}
+        return name not in {*OURS, f"{table.name}_claim"}
     return not reflected if compare_to is None else version_of(compare_to.comment) == version

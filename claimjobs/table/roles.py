@@ -24,6 +24,8 @@ AGAIN: Final = "is released and claimed again without end (a run with --drain gi
 """What happens to a job whose failure cannot be stored."""
 LONGEST_ERROR: Final = 2_000
 """Characters of an error that are stored."""
+TEXTS_IN_BYTES: Final = {"TINYTEXT": 255, "TINYBLOB": 255}
+"""How much types hold whose length is part of their name."""
 
 
 @dataclass(frozen=True)
@@ -133,9 +135,7 @@ class ColumnRoles:
 
     def kept_of(self, error: str) -> str:
         """An error, cut to what its column holds, as far as its type says it."""
-        length = None if self.last_error is None else getattr(self.last_error.type, "length", None)
-        most = min(LONGEST_ERROR, length or LONGEST_ERROR)
-        return error if len(error) <= most else error[: most - 1] + "…"
+        return error if self.last_error is None else cut(error, LONGEST_ERROR, self.last_error.type)
 
     def lacking(self, *roles: str) -> Iterator[UnfitTable]:
         """What the table lacks to store a failure in these columns, and that a job is dead: each as an error."""
@@ -144,6 +144,19 @@ class ColumnRoles:
                 (self.need_state if role == DEAD else self.need)(role, "storing a failure")
             except UnfitTable as lack:
                 yield lack
+
+
+def cut(text: str, longest: int, type_: sa.types.TypeEngine[Any]) -> str:
+    """A text of at most so many characters, and no longer than a column of this type holds."""
+    length = getattr(type_, "length", None)
+    if isinstance(type_, sa.types._Binary):
+        most_bytes = length
+    else:
+        most_bytes, longest = TEXTS_IN_BYTES.get(type_.__visit_name__), min(longest, length or longest)
+    kept = text if len(text) <= longest else text[: longest - 1] + "…"
+    if most_bytes is None or len(kept.encode()) <= most_bytes:
+        return kept
+    return kept.encode()[: max(0, most_bytes - len("…".encode()))].decode(errors="ignore") + "…"
 
 
 def roles_of(table: sa.Table, columns: Columns | None = None) -> ColumnRoles:

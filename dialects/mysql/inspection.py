@@ -125,6 +125,10 @@ class MySQLTableRules(TableRules):
     exact_types = (*TableRules.exact_types, mysql.YEAR)
     inexact_types = (*TableRules.inexact_types, sa.Time, mysql.SET, mysql.BIT)
 
+    longest = 64
+    counted_in = "characters"
+    last_character = "\uffff"  # the server replaces those behind it by question marks
+
     # A server may compare names without regard to case: the one that is spelled so comes first.
     place_of = _about(
         "table_schema, table_name, table_schema = database()",
@@ -152,9 +156,6 @@ class MySQLTableRules(TableRules):
 
     def named(self, table: sa.Table) -> dict[str, Any]:
         return {"schema": table.schema, "name": table.name}
-
-    def keeps(self, name: str) -> bool:
-        return all(character <= "\uffff" for character in name)  # it replaces those behind it by question marks
 
     def depends_on_zone(self, column: Any) -> bool:
         # A TIMESTAMP is converted by the session's zone, both ways; a default is the time of that zone.

@@ -198,9 +198,6 @@ class PostgresTableRules(TableRules):
     def named(self, table: sa.Table) -> dict[str, Any]:
         return {"name": PREPARER.format_table(table)}
 
-    def keeps(self, name: str) -> bool:
-        return len(name.encode()) <= 63  # it cuts a longer one, and SQLAlchemy, which refuses such, counts characters
-
     def depends_on_zone(self, column: Any) -> bool:
         # An instant is written into it, and compared with it, as the time of the session's zone.
         return isinstance(column["type"], sa.DateTime) and not column["type"].timezone

@@ -361,6 +361,24 @@ def test_a_table_without_a_key_is_no_queue(anywhere: Backend) -> None:
     assert "no primary key" in ended.err
 
 
+def test_a_lost_index_is_made_again(database: Backend) -> None:
+    database.make()
+    drop_index(database)
+    ended = claimjobs("setup-tables", "--url", database.url)
+    were_there = f"jobs: was there\n{shared('was there')}"
+    assert ended.out == f"{were_there}jobs_claim: index was missing, made\n"
+    assert "jobs_claim" in indexes(database)
+
+
+def test_an_index_of_another_name_that_does_as_well_is_enough(anywhere: Backend) -> None:
+    anywhere.make()
+    drop_index(anywhere)
+    anywhere.run("CREATE INDEX mine ON jobs (status, priority, id, run_at, suspect)")
+    ended = claimjobs("setup-tables", "--url", anywhere.url)
+    assert (ended.out.count("\n"), ended.err) == (4, DELETED)
+    assert indexes(anywhere) == {"mine", "jobs_d"}
+
+
 # --- what an earlier version made ----------------------------------------------------------------------------
 
 

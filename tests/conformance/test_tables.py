@@ -360,3 +360,14 @@ def test_what_is_missing_is_added_to_a_table_with_a_percent_sign(backend: Backen
         alter(backend.engine, bare, [make_statement(backend.engine, bare, bare)])
         with backend.engine.connect() as connection:
             assert has_wake_trigger(connection, bare)
+
+
+def test_a_table_that_cannot_be_made_anew_is_not_dropped(backend: Backend) -> None:
+    """On MySQL no DDL is undone: a name is refused before the first statement."""
+    make(backend.engine, tables_for(job_table("kept", sa.MetaData(), sa.Column("d", sa.String(9)))))
+    backend.run("INSERT INTO kept (d) VALUES ('here')")
+    unfit = job_table("kept", sa.MetaData(), sa.Column("d", sa.String(9)), sa.Index("x" * 70, "d"))
+    with pytest.raises(UnfitTable, match="table 'kept' cannot be made"):
+        make(backend.engine, tables_for(unfit), recreate=True)
+    with backend.engine.connect() as connection:
+        assert connection.scalar(sa.text("SELECT d FROM kept")) == "here"

@@ -75,6 +75,14 @@ ALL: list[Case] = [
             ("TRANSACTION READ ONLY", ("SET SESSION TRANSACTION READ ONLY",), MYSQL),
         )
     ),
+    table(
+        "max_join_size = 1",
+        settings=("SET SESSION max_join_size = 1, sql_big_selects = 0",),
+        on=MYSQL,
+        ways=_HELD,
+        refused=SettingUnfit,
+        names="max_join_size",
+    ),
     *(
         table(setting, settings=(f"SET {setting}",), on=POSTGRES, ways=("lease", "transaction"))
         for setting in (

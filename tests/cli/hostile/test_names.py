@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 
 import pytest
@@ -16,6 +17,9 @@ from tests.flavours import FAMILIES, Family
 COMMANDS = ["status", "setup-tables", "list --state dead", "enqueue - --format jsonl"]
 LONGEST = {"postgres": 63, "mysql": 64, "mariadb": 64}
 """How long a name may be: in bytes on Postgres, else in characters."""
+SUFFIX = len("_status")
+"""The longest of those that names of a table's parts have."""
+
 TAKEN: dict[Family, dict[str, str]] = {
     "mysql": {"a view": "CREATE VIEW taken AS SELECT * FROM other"},
     "mariadb": {
@@ -103,34 +107,38 @@ def test_a_driver_for_another_server(database: Backend) -> None:
 
 @pytest.mark.parametrize("letter", ["x", "é"])
 def test_a_name_as_long_as_may_be_is_taken_and_a_longer_one_refused(database: Backend, letter: str) -> None:
-    """The names of its indexes and types are cut to what fits."""
-    most, url = LONGEST[database.family] // _size(database, letter), sa.make_url(database.url)
-    assert at(url, "setup-tables --table jobs").code == exits.OK
-    for length in (most + 1, 200):
-        for again in ("", "", " --recreate --yes"):  # nothing is left halfway, nor made under a shorter name
-            ended = at(url, f"setup-tables --table {letter * length}{again}")
-            refused(ended, exits.TABLE, "cannot be made (", "choose another name for it")
-        refused(at(url, f"status --table {letter * length}"), exits.TABLE, "is not in this database", "setup-tables")
-    assert {*sa.inspect(database.engine).get_table_names()} == {"jobs", *SHARED_TABLES}
+    size, most = _longest(database, letter, SUFFIX)
+    url = sa.make_url(database.url)
     for again in ("", "", " --recreate --yes"):
         assert at(url, f"setup-tables --table {letter * most}{again}").code == exits.OK
-    assert letter * most in sa.inspect(database.engine).get_table_names()
-    assert claimjobs("setup-tables", "--sql", "--table", "x" * 70, "--url", "postgresql://").code == exits.TABLE
+    there = set(sa.inspect(database.engine).get_table_names())
+    for length in (most + 1, LONGEST[database.family] // size, LONGEST[database.family] // size + 1, 200):
+        for again in ("", "", " --recreate --yes", " --sql"):  # nothing is left halfway
+            ended = at(url, f"setup-tables --table {letter * length}{again}")
+            refused(ended, exits.TABLE, "cannot be made (", "choose another name for it, of at most ")
+            assert _advised(ended) // size == most
+        refused(at(url, f"status --table {letter * length}"), exits.TABLE, "is not in this database", "setup-tables")
+    assert set(sa.inspect(database.engine).get_table_names()) == there >= {letter * most, *SHARED_TABLES}
 
 
-def test_a_side_car_of_a_table_with_a_long_name(database: Backend) -> None:
-    most, url = LONGEST[database.family] - len("_claims"), sa.make_url(database.url)
+@pytest.mark.parametrize("letter", ["x", "é"])
+def test_a_side_car_of_a_table_with_a_long_name(database: Backend, letter: str) -> None:
+    _, most = _longest(database, letter, len("_claims"))
+    url = sa.make_url(database.url)
     for length in (most, most + 1):
-        database.run(f"CREATE TABLE {'x' * length} (id INTEGER PRIMARY KEY)")
-    assert at(url, f"setup-tables --side-car --table {'x' * most}").code == exits.OK
-    ended = at(url, f"setup-tables --side-car --table {'x' * (most + 1)}")
-    refused(ended, exits.TABLE, f"table '{'x' * (most + 1)}_claims' cannot be made (")
+        database.run(f"CREATE TABLE {letter * length} (id INTEGER PRIMARY KEY)")
+    assert at(url, f"setup-tables --side-car --table {letter * most}").code == exits.OK
+    for more in ("", " --sql"):
+        ended = at(url, f"setup-tables --side-car --table {letter * (most + 1)}{more}")
+        side_car = f"cannot have a side-car '{letter * (most + 1)}_claims' ("
+        refused(ended, exits.TABLE, side_car, "choose its name in Python")
 
 
 @pytest.mark.parametrize("letter", ["x", "é"])
 def test_indexes_for_tables_with_long_names_can_be_added(database: Backend, letter: str) -> None:
     """Each has a name of its own, also for two tables, or two orders, whose names begin alike."""
-    tables = [letter * ((LONGEST[database.family] - 1) // _size(database, letter)) + end for end in "ab"]
+    size = len(letter.encode()) if database.family == "postgres" else 1
+    tables = [letter * ((LONGEST[database.family] - 1) // size) + end for end in "ab"]
     for name in tables:
         database.run(
             f"CREATE TABLE {name} (id INTEGER PRIMARY KEY, status VARCHAR(16) NOT NULL, owner_id INTEGER, "
@@ -177,9 +185,16 @@ def test_a_name_that_something_else_has(taken: Backend) -> None:
     }
 
 
-def _size(database: Backend, letter: str) -> int:
-    """How much a letter counts."""
-    return len(letter.encode()) if database.family == "postgres" else 1
+def _longest(database: Backend, letter: str, suffix: int) -> tuple[int, int]:
+    """How much a letter counts, and how many of them the longest name has before such a suffix."""
+    size = len(letter.encode()) if database.family == "postgres" else 1
+    return size, (LONGEST[database.family] - suffix) // size
+
+
+def _advised(ended: Ended) -> int:
+    """How long a name may be, as an error says it."""
+    found = re.search(r"of at most (\d+)", ended.err)
+    return int(found[1]) if found else 0
 
 
 def at(url: sa.URL, *words: str) -> Ended:
