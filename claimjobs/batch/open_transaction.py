@@ -51,6 +51,8 @@ class OpenTransaction(Connector):
         self._gone: str | None = None
         self._gone_by: BaseException | None = None
         self._ended = False
+        self._listens = False
+        """Whether each statement of the connection is told to the batch."""
         self.batch: BatchTransaction | None = None
         """The batch that the open transaction holds."""
         self.limits: Mapping[str, float] = {}
@@ -150,6 +152,7 @@ class OpenTransaction(Connector):
         the connection, so it need not ask for it.
         """
         sa.event.listen(self.connection, "before_cursor_execute", self._before_statement)
+        self._listens = True
 
     def _before_statement(self, *_: Any) -> None:
         if self.batch is not None:
@@ -164,17 +167,18 @@ class OpenTransaction(Connector):
 
     def _stop_listening(self) -> None:
         connection = self._connection
-        if connection is not None and sa.event.contains(connection, "before_cursor_execute", self._before_statement):
+        if self._listens and connection is not None:
             sa.event.remove(connection, "before_cursor_execute", self._before_statement)
             connection._has_events = connection.engine._has_events  # else our own statements would be slower
+        self._listens = False
 
     def close(self) -> None:
         """Roll back what is not committed. The connection stays for the next transaction."""
         connection = self._connection
-        if connection is not None and not (connection.closed or connection.invalidated):
-            connection.info.pop(HELD, None)
         transaction, self._transaction = self._transaction, None
         if transaction is not None:
+            if connection is not None and not (connection.closed or connection.invalidated):
+                connection.info.pop(HELD, None)
             self._stop_listening()
             with shielded():
                 with contextlib.suppress(sa.exc.SQLAlchemyError):  # the server rolls back when a connection breaks

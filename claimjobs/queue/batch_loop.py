@@ -143,7 +143,7 @@ class BatchLoop:
             self._release_following(self._following)
         claimed = self._following.take()
         if hold.take_following(claimed):
-            return self._consumer.batch(claimed, self._following)
+            return self._consumer.batch(claimed, self._following, hold=hold)
         return self._consumer.claim(self._size, self._where, self._following)
 
     def close(self) -> None:

@@ -114,8 +114,10 @@ class OutcomeTable(ABC):
 
     def to_run_again(self, connection: sa.Connection, outcomes: Outcomes) -> set[Key]:
         """Those of the jobs that have ended, which are locked, that must run once more."""
+        if self._to_run_again is None:
+            return set()
         ended = (key for state in ENDED for key in outcomes.kinds[state])
-        return set() if self._to_run_again is None else set(keys_for(connection, self._to_run_again, ended, self.many))
+        return set(keys_for(connection, self._to_run_again, ended, self.many))
 
     @abstractmethod
     def lock(self, connection: sa.Connection, me: int, taken_out: set[Key], keys: Sequence[Key]) -> set[Key]:

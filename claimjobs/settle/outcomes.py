@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
-from itertools import chain
 from typing import Any, Final, Literal
 
 from claimjobs.dialects import Key
@@ -59,10 +58,10 @@ class Outcomes:
 
     def keys(self) -> list[Key]:
         """The keys of all jobs."""
-        return [*chain.from_iterable(self.kinds.values())]
+        return [*self.done, *self.released, *self.retried, *self.dead, *self.suspects]
 
     def __len__(self) -> int:
-        return sum(map(len, self.kinds.values()))
+        return len(self.done) + len(self.released) + len(self.retried) + len(self.dead) + len(self.suspects)
 
     @property
     def only_released(self) -> bool:
@@ -86,8 +85,11 @@ class Outcomes:
 
     def count(self, report: Report) -> None:
         """Add them to the report."""
-        for kind, keys in self.kinds.items():
-            setattr(report, kind, getattr(report, kind) + len(keys))
+        report.done += len(self.done)
+        report.released += len(self.released)
+        report.retried += len(self.retried)
+        report.dead += len(self.dead)
+        report.suspects += len(self.suspects)
 
     def forget(self, key: Key) -> None:
         """Remove the outcome of a job."""
