@@ -81,7 +81,7 @@ class CandidateRange:
         else:
             took = time.monotonic() - self._began if self._from_head else None
             self._cursor.learn(result, request, took)
-        return result._replace(candidates=max(result.candidates, self._candidates))
+        return result if result.candidates >= self._candidates else result._replace(candidates=self._candidates)
 
     def is_over(self, result: ClaimResult) -> bool:
         """Whether this result is final. If not, claim again: more jobs may be there, or some before the cursor."""

@@ -173,8 +173,11 @@ class TransactionHold(Hold):
     def _open(self, claimed: ClaimResult) -> BatchTransaction | None:
         """The open transaction of these jobs."""
         with self._guard:
-            batches = [transaction.batch for transaction in (*self._busy, *self._idle)]
-        return next((batch for batch in batches if batch is not None and batch.claimed is claimed), None)
+            for transaction in (*self._busy, *self._idle):
+                batch = transaction.batch
+                if batch is not None and batch.claimed is claimed:
+                    return batch
+        return None
 
     def give(self, claimed: ClaimResult, batch: object, *, ahead: bool) -> None:
         opened = self._open(claimed)
