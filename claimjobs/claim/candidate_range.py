@@ -44,6 +44,8 @@ class CandidateRange:
         """The next request of this search. None: it is over, or begins again elsewhere."""
         self._in_vain = 0
         """How many claims in a row have claimed nothing since the last one that was final."""
+        self._refusals = 0
+        """How many transactions had been run again before the last request."""
 
     def sweep_to_begin(self, strategy: ClaimStrategy) -> Sweep | None:
         """The sweep, if the next claim begins one. The cursor or the sweep belongs to one strategy: another one begins
@@ -53,6 +55,10 @@ class CandidateRange:
             order = strategy.keyset_order
             self._strategy, self._behind = strategy, None
             self._cursor = Sweep(order) if order is not None and order.in_sweeps else Cursor(order)
+        refusals = self._report.transients.total()
+        if refusals > self._refusals:
+            self._refusals = refusals
+            self._cursor.go_elsewhere()
         return self._cursor if isinstance(self._cursor, Sweep) and self._cursor.is_over and not self._behind else None
 
     def next_request(self, size: int, strategy: ClaimStrategy) -> ClaimRequest:
@@ -140,6 +146,9 @@ class Cursor:
     def restart_from_head(self) -> None:
         self._place = None
 
+    def go_elsewhere(self) -> None:
+        """Do nothing: the order is the user's."""
+
 
 class Overfetch:
     """How many candidates to read for each job that is wanted.
@@ -183,6 +192,7 @@ class Sweep:
     So consumers seldom read the same rows. Within a sweep a claim begins after the last job of the claim before. It
     ends at the last job that was there when it began. So each job that is due when a sweep begins is reached in it,
     however many jobs are added meanwhile; a job that becomes due later is reached in the next sweep, or sooner.
+    A sweep ends sooner if the server refuses a claim, which happens where another consumer claims, too.
 
     A claim that finds too few candidates, or no job, has seen the end of the order, so the next one begins at the head.
     If that finds too few, there are no more, and claims begin at the head until one is full. So each claim goes on,
@@ -216,6 +226,10 @@ class Sweep:
 
     def restart_from_head(self) -> None:
         """Do nothing: a sweep reaches jobs that are before the cursor anyway."""
+
+    def go_elsewhere(self) -> None:
+        """End the sweep, and begin the next one: the server has refused the last claim, so another consumer is here."""
+        self.is_over, self._place, self._ends = True, None, []
 
     def learn(self, claimed: ClaimResult, request: ClaimRequest, _from_head: float | None) -> None:
         if claimed.jobs and claimed.suspects:

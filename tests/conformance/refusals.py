@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
 import sqlalchemy as sa
@@ -20,20 +20,27 @@ def refusal(backend: Backend, kind: str) -> str:
 
 
 @contextmanager
-def refused_after(engine: sa.Engine, word: str, statement: str) -> Iterator[None]:
+def refused_after(
+    engine: sa.Engine, word: str, statement: str, *, event: str = "after_cursor_execute"
+) -> Iterator[None]:
     """Once, after the next statement that holds this word, its connection is sent another one, which fails."""
     armed = [statement]
 
-    def answered(connection: sa.Connection, _cursor: Any, sent: str, *_: Any) -> None:
+    def refuse(connection: sa.Connection, _cursor: Any, sent: str, *_: Any) -> None:
         if word in sent and armed:
             connection.exec_driver_sql(armed.pop()).close()
 
-    sa.event.listen(engine, "after_cursor_execute", answered)
+    sa.event.listen(engine, event, refuse)
     try:
         yield
     finally:
-        sa.event.remove(engine, "after_cursor_execute", answered)
+        sa.event.remove(engine, event, refuse)
     assert not armed
+
+
+def refused_before(engine: sa.Engine, word: str, statement: str) -> AbstractContextManager[None]:
+    """As `refused_after`, in place of that statement: it is sent with the next attempt only."""
+    return refused_after(engine, word, statement, event="before_cursor_execute")
 
 
 def refuse_where(backend: Backend, when: str, condition: str, words: str) -> None:

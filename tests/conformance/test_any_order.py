@@ -16,6 +16,7 @@ from claimjobs.statements.find import ends
 from tests.backends import Backend
 from tests.conformance.jobs import jobs, names
 from tests.conformance.owners import JOBS, still, stranger_holds
+from tests.conformance.refusals import refusal, refused_before
 
 WAYS: dict[str, dict[str, Any]] = {
     "claims per row": {"claims": "rows"},
@@ -121,6 +122,18 @@ def test_a_sweep_goes_from_its_place_to_the_end_and_around(backend: Backend, dra
     assert [taken(queue, 3)[0] for _ in range(7)] == [f"{number:04}" for number in range(3, 24, 3)]
     assert taken(queue, 3) == ["0000"]
     assert taken(queue, 3) == []
+
+
+@pytest.mark.parametrize("way", ["claims per row", "transaction"])
+def test_a_sweep_ends_where_the_server_refuses_a_claim(backend: Backend, draws: list[int], way: str) -> None:
+    """Another consumer claims there, too."""
+    draws += [0, 24, 0, 9]
+    engine = backend.new_engine()
+    queue = backend.queue(JOBS, bind=engine, **FREE, **WAYS[way])
+    queue.enqueue(jobs(30))
+    with refused_before(engine, "FOR ", refusal(backend, "deadlock")):
+        assert taken(queue, 3) == ["0024", "0025", "0026"]
+    assert taken(queue, 3) == ["0009", "0010", "0011"]
 
 
 def test_suspects_do_not_end_a_sweep(backend: Backend, draws: list[int]) -> None:
