@@ -7,5 +7,6 @@ From the end of `with batch` to the SQL: `Batch.__exit__` (batch.py) gives each 
 - In a transaction `TransactionHold.settle` (lease/transaction_hold.py) lets `IsolatingSettle` (open_transaction.py)
   commit what `Settler.write_locked` writes.
 
-The statements are those of `OutcomeTable.writes` (settle/outcome_table.py), made by statements/settle.py.
+The statements are those of `OutcomeTable.writes` (settle/outcome_table.py). `JobsTable` and `SideCarTable`, in the same
+file, make them once, of the functions in statements/settle.py.
 """

@@ -331,7 +331,7 @@ class LeaseHold(Hold):
         keys = outcomes.keys()
         self.held.remove(claimed)
         # Also after a dead job the later ones of its key may be claimed.
-        self._keys.call(claimed.jobs, given_back=bool(outcomes.released or outcomes.failed))
+        self._keys.call(claimed.jobs, given_back=len(outcomes.done) < len(keys))
         if lost:
             outcomes.become(outcomes.only(set(keys) - lost))
         outcomes.count(self._report)
