@@ -45,7 +45,7 @@ class CandidateRange:
         self._in_vain = 0
         """How many claims in a row have claimed nothing since the last one that was final."""
         self._refusals = 0
-        """How many transactions had been run again before the last request."""
+        """How many transactions of this Queue had been run again, for any reason, before the last request."""
 
     def sweep_to_begin(self, strategy: ClaimStrategy) -> Sweep | None:
         """The sweep, if the next claim begins one. The cursor or the sweep belongs to one strategy: another one begins
@@ -87,7 +87,7 @@ class CandidateRange:
         else:
             took = time.monotonic() - self._began if self._from_head else None
             self._cursor.learn(result, request, took)
-        return result if result.candidates >= self._candidates else result._replace(candidates=self._candidates)
+        return result._replace(candidates=max(result.candidates, self._candidates))
 
     def is_over(self, result: ClaimResult) -> bool:
         """Whether this result is final. If not, claim again: more jobs may be there, or some before the cursor."""
@@ -228,7 +228,7 @@ class Sweep:
         """Do nothing: a sweep reaches jobs that are before the cursor anyway."""
 
     def go_elsewhere(self) -> None:
-        """End the sweep, and begin the next one: the server has refused the last claim, so another consumer is here."""
+        """End the sweep, and begin the next one: a transaction was refused, so another consumer may be here."""
         self.is_over, self._place, self._ends = True, None, []
 
     def learn(self, claimed: ClaimResult, request: ClaimRequest, _from_head: float | None) -> None:

@@ -173,11 +173,8 @@ class TransactionHold(Hold):
     def _open(self, claimed: ClaimResult) -> BatchTransaction | None:
         """The open transaction of these jobs."""
         with self._guard:
-            for transaction in (*self._busy, *self._idle):
-                batch = transaction.batch
-                if batch is not None and batch.claimed is claimed:
-                    return batch
-        return None
+            batches = [transaction.batch for transaction in (*self._busy, *self._idle)]
+        return next((batch for batch in batches if batch is not None and batch.claimed is claimed), None)
 
     def give(self, claimed: ClaimResult, batch: object, *, ahead: bool) -> None:
         opened = self._open(claimed)

@@ -101,14 +101,13 @@ class OutcomeTable(ABC):
             yield from self.kept_with(connection, {key: columns for key, columns in outcomes.done.items() if columns})
             plain = [key for key, columns in outcomes.done.items() if not columns]
         each = ((done, plain), (self.released, outcomes.released), (self.before_failures, outcomes.failed))
-        for write, keys in ((write, keys) for writes, keys in each if keys for write in writes):
+        for write, keys in ((write, keys) for writes, keys in each for write in writes):
             yield from ((write, {"claimjobs_keys": some}) for some in cut(keys, self.many))
-        failing = (
+        for statement, failures in (
             (settle.retry, outcomes.retried),
             (settle.mark_dead, outcomes.dead),
             (settle.suspect, outcomes.suspects),
-        )
-        for statement, failures in failing if outcomes.failed else ():
+        ):
             for keys in _cut_by_size({key: bytes_of(failure.error or "") for key, failure in failures.items()}):
                 update = statement(self._target, self._now, {key: failures[key] for key in keys})
                 yield OutcomeWrite(update), {"claimjobs_keys": keys}
