@@ -6,7 +6,6 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, suppress
 from datetime import datetime
-from operator import attrgetter
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, Self
 
@@ -33,8 +32,6 @@ from claimjobs.table.roles import ColumnRoles
 if TYPE_CHECKING:
     from sqlalchemy.orm import Session
 
-KEY: Final = attrgetter("key")
-"""The key of a job, without an instruction of Python for each job of a batch."""
 SAMPLES: Final = 4
 """Jobs of each batch whose time from due to claimed is measured. To read `run_at` of each job would cost a few percent
 of a consumer's time."""
@@ -69,7 +66,7 @@ class Batch:
         """
         self._claimed = claimed
         self._order = tuple(claimed.jobs)
-        self._jobs = dict(zip(map(KEY, self._order), self._order, strict=True))
+        self._jobs = {job.key: job for job in self._order}
         self._undecided = dict(self._jobs)
         self._outcomes = Outcomes(jobs=self._jobs)
         self._roles = roles
@@ -176,7 +173,10 @@ class Batch:
         """
         if columns:
             self._hold.check_columns(columns)
-        self._outcomes.done.update(dict.fromkeys(self._decide(jobs), columns))
+        keys = self._decide(jobs)
+        self._outcomes.done.update(dict.fromkeys(keys))
+        if columns:
+            self._outcomes.columns.update(dict.fromkeys(keys, columns))
 
     def release(self, *jobs: Job) -> None:
         """Release these jobs, for any consumer; without arguments, all that have no outcome yet."""

@@ -395,7 +395,7 @@ class IsolatingSettle:
         """
         outcomes = self.written
         # Errors and values of columns may be refused.
-        with_savepoint = with_savepoint or bool(outcomes.failed) or any(outcomes.done.values())
+        with_savepoint = with_savepoint or bool(outcomes.failed or outcomes.columns)
         with batch.committed() as (connection, outer):
             try:
                 self._write(connection, outcomes, with_savepoint=with_savepoint)

@@ -62,7 +62,7 @@ class CandidateRange:
         return self._cursor if isinstance(self._cursor, Sweep) and self._cursor.is_over and not self._behind else None
 
     def next_request(self, size: int, strategy: ClaimStrategy) -> ClaimRequest:
-        self.sweep_to_begin(strategy)
+        """The next request, after `sweep_to_begin`."""
         self.since = time.monotonic()
         behind, self._behind = self._behind, None
         if behind is not None:
@@ -87,7 +87,7 @@ class CandidateRange:
         else:
             took = time.monotonic() - self._began if self._from_head else None
             self._cursor.learn(result, request, took)
-        return result._replace(candidates=max(result.candidates, self._candidates))
+        return result if result.candidates >= self._candidates else result._replace(candidates=self._candidates)
 
     def is_over(self, result: ClaimResult) -> bool:
         """Whether this result is final. If not, claim again: more jobs may be there, or some before the cursor."""

@@ -328,16 +328,16 @@ class LeaseHold(Hold):
             self.owner.row.beat(patience=None)
             if self.owner.id == owner:
                 lost = set()
-        keys = outcomes.keys()
+        others = len(outcomes) - len(lost)
         self.held.remove(claimed)
         # Also after a dead job the later ones of its key may be claimed.
-        self._keys.call(claimed.jobs, given_back=len(outcomes.done) < len(keys))
+        self._keys.call(claimed.jobs, given_back=len(outcomes.done) < len(outcomes))
         if lost:
-            outcomes.become(outcomes.only(set(keys) - lost))
+            outcomes.become(outcomes.only(set(outcomes.keys()) - lost))
         outcomes.count(self._report)
         self._report.lost += len(lost)
         if unsettled.stuck:
-            others, are_duplicates = len(keys) - len(lost), unsettled.are_duplicates
+            are_duplicates = unsettled.are_duplicates
             raise OutcomeRefused(self._backend.roles.name, unsettled.stuck, others, are_duplicates=are_duplicates)
         if lost and not in_doubt and self.held.unbatched_among(unsettled.held, owner, but=self._settling.stuck):
             raise key_unequal(self._backend.roles.name, sorted(lost, key=str))

@@ -97,9 +97,9 @@ class OutcomeTable(ABC):
     ) -> Iterator[tuple[OutcomeWrite, dict[str, Any]]]:
         """The statements for these outcomes, each with its parameters. `done`: those for done jobs."""
         plain: Collection[Key] = outcomes.done
-        if any(outcomes.done.values()):
-            yield from self.kept_with(connection, {key: columns for key, columns in outcomes.done.items() if columns})
-            plain = [key for key, columns in outcomes.done.items() if not columns]
+        if outcomes.columns:
+            yield from self.kept_with(connection, outcomes.columns)
+            plain = [key for key in outcomes.done if key not in outcomes.columns]
         each = ((done, plain), (self.released, outcomes.released), (self.before_failures, outcomes.failed))
         for write, keys in ((write, keys) for writes, keys in each for write in writes):
             yield from ((write, {"claimjobs_keys": some}) for some in cut(keys, self.many))

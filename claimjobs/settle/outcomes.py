@@ -33,14 +33,15 @@ new kind of outcome" in docs/design.md."""
 class Outcomes:
     """The outcomes of the jobs of a batch, by their keys."""
 
-    done: dict[Key, Mapping[str, Any]] = field(default_factory=dict)
-    """Each with the values of columns of the user's that are written with it; mostly there are none."""
+    done: dict[Key, None] = field(default_factory=dict)
     released: dict[Key, None] = field(default_factory=dict)
     retried: dict[Key, Failure] = field(default_factory=dict)
     """Failed jobs that run again."""
     dead: dict[Key, Failure] = field(default_factory=dict)
     suspects: dict[Key, Failure] = field(default_factory=dict)
     """Jobs of which one may be the cause of an error."""
+    columns: dict[Key, Mapping[str, Any]] = field(default_factory=dict)
+    """The values of columns of the user's that are written with jobs that are done; mostly there are none."""
     jobs: Mapping[Key, Job] = field(default_factory=dict)
     """The jobs as they were claimed, where they are known."""
     claim_row: int = 0
@@ -78,7 +79,7 @@ class Outcomes:
     @property
     def all_done(self) -> bool:
         """Whether no job has another outcome than done, and nothing else is to be written for it."""
-        return len(self.done) == len(self) and not any(self.done.values())
+        return len(self.done) == len(self) and not self.columns
 
     @property
     def is_done_batch(self) -> bool:
@@ -97,6 +98,7 @@ class Outcomes:
         """Remove the outcome of a job."""
         for kind in self.kinds.values():
             kind.pop(key, None)
+        self.columns.pop(key, None)
 
     def with_short_errors(self, longest: int) -> Outcomes:
         """The same outcomes with at most so many characters of each error, in ASCII; 0: without errors."""
@@ -118,10 +120,12 @@ class Outcomes:
         """Add other outcomes."""
         for kind, outcomes in others.kinds.items():
             self.kinds[kind].update(outcomes)
+        self.columns.update(others.columns)
 
     def only(self, keys: Collection[Key]) -> Outcomes:
         """The outcomes of these keys."""
-        found = Outcomes(jobs=self.jobs)
+        columns = {key: given for key, given in self.columns.items() if key in keys}
+        found = Outcomes(jobs=self.jobs, columns=columns)
         for kind, outcomes in self.kinds.items():
             setattr(found, kind, {key: outcome for key, outcome in outcomes.items() if key in keys})
         return found

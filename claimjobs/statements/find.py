@@ -107,7 +107,7 @@ class KeysetOrder:
 
     def place(self, row: Mapping[str, Any]) -> dict[str, Any]:
         """The parameters of the place of this row."""
-        return {AFTER.format(i): row[column.name] for i, column in enumerate(self.columns)}
+        return {AFTER.format(i): row[column.name] for i, column in enumerate(self.falling)}
 
     def order_of(self, rows: sa.FromClause) -> list[sa.ColumnElement[Any]]:
         """The ORDER BY for other rows that have these columns."""

@@ -10,7 +10,7 @@ from claimjobs.report import Report
 from claimjobs.settle.outcomes import OUTCOME_KINDS, Outcomes
 from claimjobs.statements.settle import Failure
 
-GIVEN: dict[str, Any] = {"done": {}, "released": None}
+GIVEN: dict[str, Any] = {"done": None, "released": None}
 """The values of an outcome. All other kinds have a failure."""
 
 
@@ -33,7 +33,7 @@ def test_a_job_counts_whatever_its_outcome_is(kind: str) -> None:
 def test_a_batch_of_one_kind_is_no_batch_of_another(kind: str) -> None:
     outcomes = one(kind)
     assert (outcomes.all_done, outcomes.only_released) == (kind == "done", kind == "released")
-    outcomes.add(Outcomes(done={"other": {}}, released={"third": None}))
+    outcomes.add(Outcomes(done={"other": None}, released={"third": None}))
     assert not outcomes.all_done
     assert not outcomes.only_released
 
@@ -44,4 +44,8 @@ def test_jobs_that_have_not_ended_are_given_back(kind: str) -> None:
 
 
 def test_values_of_columns_are_more_than_done() -> None:
-    assert not Outcomes(done={"key": {"result": "sent"}}).all_done
+    outcomes = Outcomes(done={"key": None}, columns={"key": {"result": "sent"}})
+    assert not outcomes.all_done
+    assert outcomes.only(["key"]).columns == outcomes.columns
+    outcomes.forget("key")
+    assert outcomes == Outcomes()
