@@ -16,7 +16,7 @@ import sqlalchemy as sa
 
 from claimjobs.cli import exits
 from claimjobs.cli.console import data, number, say
-from claimjobs.cli.queue_options import Target, queue_options
+from claimjobs.cli.queue_options import Target, next_command, queue_options
 from claimjobs.cli.values import parsed_json, value_for
 from claimjobs.enqueue.unique_key import CHOICES, OnDuplicate
 from claimjobs.errors import BadRow
@@ -112,7 +112,7 @@ def enqueue(
             enqueued = queue.enqueue(rows, on_bad=rows.report_bad, unique=unique, on_duplicate=on_duplicate)
         except BaseException as error:
             is_unsure = getattr(error, "connection_invalidated", False)
-            broke = ", unless the connection broke in the commit: see `claimjobs status`"
+            broke = f", unless the connection broke in the commit: see {next_command('status')}"
             say(f"nothing is enqueued{broke if is_unsure else ''}")
             raise
     known = f", {rows.count - enqueued:,} were there already" if unique else ""

@@ -17,7 +17,7 @@ from claimjobs.admin.stored_jobs import StoredJob
 from claimjobs.cli import exits
 from claimjobs.cli.console import ask, data, need_yes, number, on_terminal, say
 from claimjobs.cli.options import AT_LEAST_1, options_before, with_options
-from claimjobs.cli.queue_options import Target, queue_options
+from claimjobs.cli.queue_options import Target, next_command, queue_options
 from claimjobs.cli.values import value_for
 from claimjobs.database.connect import shown
 from claimjobs.dialects.types import Instant
@@ -224,8 +224,8 @@ def _end(context: click.Context, counted: dict[str, int], missing: list[Any], *,
     data(json.dumps(counted) if as_json else next(iter(counted.values())))
     if missing:
         which = ", ".join(map(key_in_message, missing))
-        waits = "`claimjobs cancel` makes one dead that waits"
-        say(f"no dead job: {which}: `claimjobs list --state dead` shows which are, and {waits}")
+        listed, waits = next_command("list --state dead"), f"{next_command('cancel ID')} makes one dead that waits"
+        say(f"no dead job: {which}: {listed} shows which are, and {waits}")
         context.exit(exits.INPUT)
 
 

@@ -10,7 +10,7 @@ import click
 
 from claimjobs.cli.console import data, log_as_messages, number, say, show
 from claimjobs.cli.options import AT_LEAST_1, Duration, retry_options
-from claimjobs.cli.queue_options import Target, queue_options
+from claimjobs.cli.queue_options import Target, next_command, queue_options
 from claimjobs.instants import age
 from claimjobs.queue.queue import Queue
 from claimjobs.table.columns import ENDED, Ended
@@ -41,7 +41,7 @@ def pause(target: Target, reason: str | None) -> None:
         raise click.BadParameter(f"it has {len(reason):,} characters: give at most {MOST:,}", param_hint="--reason")
     with target.queue() as queue:
         queue.pause(reason)
-        show(f"{queue.table.fullname} is paused: `claimjobs resume` ends that")
+        show(f"{queue.table.fullname} is paused: {next_command('resume')} ends that")
 
 
 @click.command()
@@ -99,7 +99,8 @@ def reclaim(target: Target, owner: int | None, force: bool, ownerless: bool, as_
         else:
             jobs, left = queue.reclaim(), queue.stats().ownerless
             if left:
-                say(f"{number(left, 'job')} claimed without an owner: `claimjobs reclaim --ownerless` releases them")
+                step = next_command("reclaim --ownerless")
+                say(f"{number(left, 'job')} claimed without an owner: {step} releases them")
     data(json.dumps({"handed_back": jobs}) if as_json else jobs)
 
 
@@ -122,7 +123,8 @@ def _reclaimed_from(queue: Queue, owner_id: int, *, force: bool) -> int:
         )
     jobs = queue.reclaim_owner(owner_id)
     if known is None and not jobs:
-        say(f"no owner {owner_id} of {queue.table.fullname} is known, and it holds no job: see `claimjobs status`")
+        step = f"see {next_command('status')}"
+        say(f"no owner {owner_id} of {queue.table.fullname} is known, and it holds no job: {step}")
     return jobs
 
 

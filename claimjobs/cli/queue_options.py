@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import os
+import shlex
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import wraps
-from typing import Any
+from typing import Any, Final
 
 import click
 import sqlalchemy as sa
@@ -18,6 +20,9 @@ from claimjobs.embedded.server import database_url
 from claimjobs.options import Retry
 from claimjobs.queue.map_file import Described, described_in, per_key_of, queue_of
 from claimjobs.queue.queue import Queue
+
+SHARED: Final = ("table", "map", "hold", "claims", "side_car", "per_key")
+"""The options of every command that works on a queue, without the URL."""
 
 
 @dataclass(frozen=True)
@@ -78,6 +83,15 @@ def _target(context: click.Context) -> Target:
     if retry:
         described["retry"] = replace(described.get("retry", Retry()), **retry)
     return Target(url, described)
+
+
+def next_command(words: str) -> str:
+    """A command for the same queue, as a person types it. A URL that is in no variable is only named: it is secret."""
+    noted = click.get_current_context().meta[NOTED]
+    given = {f"--{name.replace('_', '-')}": value for name in SHARED if (value := noted.get(name))}
+    options = [name if value is True else f"{name} {shlex.quote(str(value))}" for name, value in given.items()]
+    url = ["--url URL"] if noted.get("url") != os.environ.get("CLAIMJOBS_URL") else []
+    return f"`{' '.join(('claimjobs', words, *options, *url))}`"
 
 
 def _with_target(*options: AnyOption) -> AnyOption:

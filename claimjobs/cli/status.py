@@ -18,7 +18,7 @@ from claimjobs.admin.stats import Stats
 from claimjobs.cli import exits
 from claimjobs.cli.console import data, log_as_messages, number, on_terminal, say, show
 from claimjobs.cli.options import AT_LEAST_1, COUNT, Duration, Seconds, bind, port
-from claimjobs.cli.queue_options import Target, claim_options, queue_options
+from claimjobs.cli.queue_options import Target, claim_options, next_command, queue_options
 from claimjobs.database.connect import connected
 from claimjobs.dialects.inspection import VERDICTS, Verdict
 from claimjobs.explain.explainer import Explanation
@@ -146,7 +146,7 @@ def _lines_of(stats: Stats, words: Mapping[str, Any], where: str | None, retryin
     if where is not None:
         yield f"{stats.not_in_queue} unclaimed rows are not in the queue (where {visible(where)})"
     if stats.ownerless:
-        yield f"{stats.ownerless} claimed without an owner: `claimjobs reclaim --ownerless` releases them"
+        yield f"{stats.ownerless} claimed without an owner: {next_command('reclaim --ownerless')} releases them"
     if stats.unclaimable:
         yield f"{stats.unclaimable} unclaimed that no claim can take: the log of the consumers names them"
     for value, rows in list(stats.others.items())[:MOST]:
@@ -160,7 +160,7 @@ def _lines_of(stats: Stats, words: Mapping[str, Any], where: str | None, retryin
         yield due if stats.due else "no job is due"
     yield from _owners(stats)
     if retrying:
-        yield f"{retrying:,} failed and will be tried again: `claimjobs watch` shows their errors"
+        yield f"{retrying:,} failed and will be tried again: {next_command('watch')} shows their errors"
 
 
 def _owners(stats: Stats) -> Iterator[str]:
@@ -172,7 +172,7 @@ def _owners(stats: Stats) -> Iterator[str]:
             f"{', dead' if owner.dead else ''}"
         )
     for stranger, jobs in list(stats.strangers.items())[:MOST]:
-        end = f"if it has ended, `claimjobs reclaim --owner {stranger} --force` reclaims them"
+        end = f"if it has ended, {next_command(f'reclaim --owner {stranger} --force')} reclaims them"
         yield f"{jobs} claimed by owner {stranger}, another program: {end}"
     if rest := list(stats.strangers.values())[MOST:]:
         yield f"{sum(rest)} claimed by {len(rest)} more of other programs"
@@ -181,7 +181,7 @@ def _owners(stats: Stats) -> Iterator[str]:
 def _paused(stats: Stats) -> Iterator[str]:
     if stats.paused is not None:
         reason = f" ({visible(stats.pause_reason)})" if stats.pause_reason else ""
-        yield f"paused for {age(stats.paused)}{reason}: `claimjobs resume` ends it"
+        yield f"paused for {age(stats.paused)}{reason}: {next_command('resume')} ends it"
 
 
 @click.command()
@@ -234,7 +234,7 @@ def _findings(found: Explanation, *, verbose: bool) -> Iterator[str]:
             yield head + says
         yield from (f"    {line}" for statement in finding.fix for line in statement.split("\n"))
     count = ", ".join(f"{counts[verdict]} {verdict}" for verdict in reversed(VERDICTS) if counts[verdict])
-    more = "; `claimjobs --verbose explain` shows those that are ok" if counts["ok"] and not verbose else ""
+    more = "; `claimjobs --verbose explain ...` shows those that are ok" if counts["ok"] and not verbose else ""
     yield f"{found.table}: {count}{more}"
 
 

@@ -10,7 +10,7 @@ import sqlalchemy as sa
 from claimjobs.admin.upgrade import plan, upgrade
 from claimjobs.cli import exits
 from claimjobs.cli.console import ask, need_yes, number, say, show, show_sql
-from claimjobs.cli.queue_options import Target, database_options, queue_options
+from claimjobs.cli.queue_options import Target, database_options, next_command, queue_options
 from claimjobs.database.connect import connected, engine_of, shown
 from claimjobs.embedded.server import chosen_url
 from claimjobs.errors import DoneUndecided, TableMissing, UnfitTable
@@ -130,7 +130,7 @@ def _set_up(queue: Queue, trigger: Trigger, recreate: bool, *, yes: bool) -> Non
             say(str(undecided))
         with connected(queue.engine) as connection:
             if not (queue.settings.side_car or is_made_by_us(connection, _jobs(queue))):
-                say("`claimjobs explain` says what the table lacks")
+                say(f"{next_command('explain')} says what the table lacks")
 
 
 def _make(queue: Queue, recreate: bool, *, yes: bool) -> None:

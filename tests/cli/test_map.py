@@ -192,7 +192,7 @@ def test_a_mapped_class_brings_its_map_along(tickets: Backend, tmp_path: Path, m
         exits.OK,
         f"tickets: was there\n{shared('was there')}",
     )
-    assert "`claimjobs explain` says what the table lacks" in ended.err
+    assert "`claimjobs explain --table cli_mapped:Ticket --url URL` says what the table lacks" in ended.err
 
 
 # --- what is said wrongly ------------------------------------------------------------------------------------

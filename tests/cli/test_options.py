@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import re
+import shlex
 from pathlib import Path
 
 import click
@@ -36,6 +38,15 @@ def test_what_is_given_later_counts_and_both_before_the_environment(three: Backe
     assert table_of("--url", three.url, "status", "--table", "one", env={"CLAIMJOBS_URL": "mysql://nowhere/x"}) == "one"
 
 
+def test_the_command_that_a_message_names_is_for_the_same_queue(three: Backend) -> None:
+    three.make("two words")
+    env = {"CLAIMJOBS_URL": three.url}
+    for words in (("--table", "two words", "pause"), ("status", "--table", "two words", "--claims", "batches")):
+        [step] = re.findall("`claimjobs (resume .*)`", claimjobs(*words, env=env).out)
+        assert shlex.split(step) == ["resume", "--table", "two words", *words[3:]]
+    assert claimjobs(*shlex.split(step), env=env).out == "two words is not paused any more\n"
+
+
 def test_a_map_before_the_command(three: Backend, tmp_path: Path) -> None:
     file = tmp_path / "map.toml"
     file.write_text('table = "two"\n')
@@ -65,7 +76,7 @@ def test_options_that_are_a_commands_own_have_its_name_in_their_variable(three: 
 def test_a_flag_that_its_variable_switches_off_is_not_given(three: Backend, value: str) -> None:
     env = {"CLAIMJOBS_URL": three.url, "CLAIMJOBS_TABLE": "one", "CLAIMJOBS_SIDE_CAR": value}
     ended = claimjobs("pause", env=env)
-    assert ended == Ended(exits.OK, "one is paused: `claimjobs resume` ends that\n", "")
+    assert ended == Ended(exits.OK, "one is paused: `claimjobs resume --table one` ends that\n", "")
     flags = {f"CLAIMJOBS_EXPLAIN_{name}": value for name in ("PER_KEY_IN_ORDER", "ANY_ORDER")}
     ended = claimjobs("explain", "--order-by", "id", env={**env, **flags})
     assert (ended.code in (exits.OK, exits.WARNINGS), ended.err) == (True, "")

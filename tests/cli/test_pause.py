@@ -15,10 +15,10 @@ def test_pause_and_resume_are_told_by_status(database: Backend) -> None:
     database.queue().enqueue([{"d": "d", "e": "e"}])
     paused = claimjobs("pause", "--reason", "the mail server is down", "--url", database.url)
     assert paused.code == exits.OK
-    assert "jobs is paused: `claimjobs resume` ends that" in paused.out
+    assert "jobs is paused: `claimjobs resume --url URL` ends that" in paused.out
     status = claimjobs("status", "--url", database.url).out
     assert "jobs: paused for " in status
-    assert " (the mail server is down): `claimjobs resume` ends it\n" in status
+    assert " (the mail server is down): `claimjobs resume --url URL` ends it\n" in status
     found = json.loads(claimjobs("status", "--json", "--url", database.url).out)
     assert (found["pause_reason"], found["paused_seconds"] >= 0) == ("the mail server is down", True)
     for words in ("jobs is not paused any more", "jobs was not paused"):

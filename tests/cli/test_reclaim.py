@@ -159,9 +159,9 @@ def test_json_is_one_object(anywhere: Backend) -> None:
 def test_jobs_that_are_claimed_by_nobody_are_told_of_and_freed(database: Backend) -> None:
     database.make()
     database.insert("jobs", jobs(2, status="claimed"))
-    told = "claimjobs: 2 jobs claimed without an owner: `claimjobs reclaim --ownerless` releases them\n"
+    told = "claimjobs: 2 jobs claimed without an owner: `claimjobs reclaim --ownerless --url URL` releases them\n"
     assert reclaim(database) == Ended(exits.OK, "0\n", told)
-    shown = claimjobs("status", "--url", database.url).out
+    shown = claimjobs("status", env={"CLAIMJOBS_URL": database.url}).out
     assert "jobs: 2 claimed without an owner: `claimjobs reclaim --ownerless` releases them\n" in shown
     assert statuses(database) == ["claimed"] * 2
     assert reclaim(database, "--ownerless", "--json") == Ended(exits.OK, '{"handed_back": 2}\n', "")

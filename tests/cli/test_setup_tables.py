@@ -197,7 +197,7 @@ def test_what_a_queue_must_have_is_told_and_the_rest_is_added(database: Backend)
         exits.OK,
         f"orders: was there\n{shared('was there')}",
     )
-    told = "claimjobs: `claimjobs explain` says what the table lacks\n"
+    told = "claimjobs: `claimjobs explain --table orders --url URL` says what the table lacks\n"
     assert ended.err == KEPT + told
     added = claimjobs(*words, "--add", ",".join((*OURS[2:], "claim-index")), "--yes")
     assert added.code == exits.OK, added.err
@@ -313,7 +313,7 @@ def test_a_table_of_the_users_own_is_never_altered_unasked(orders: Backend, tmp_
     )
     assert columns(orders) == {"nr", "state", "worker"}
     assert indexes(orders, "orders") == set()
-    assert "`claimjobs explain` says what the table lacks" in ended.err
+    assert f"`claimjobs explain {words[0]} {words[1]} --url URL` says what the table lacks" in ended.err
     shown = claimjobs("explain", *words).out
     assert f"a job that fails {AGAIN}, because table 'orders' has no column 'attempts'" in shown
     assert f"a job that fails for the last time {AGAIN}" in shown  # the map names no dead

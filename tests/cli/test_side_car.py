@@ -48,4 +48,4 @@ def test_a_purge_is_refused_with_the_next_step(frozen: Backend) -> None:
 def test_a_next_step_is_told(frozen: Backend) -> None:
     assert "no run_at in the rows says for how long" in on(frozen, "status", *BESIDE).out
     ended = on(frozen, "dead", "retry", "3", *BESIDE)
-    assert "`claimjobs list --state dead` shows which are" in ended.err
+    assert "`claimjobs list --state dead --table frozen --side-car --url URL` shows which are" in ended.err

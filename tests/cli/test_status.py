@@ -137,7 +137,7 @@ def test_jobs_of_other_programs_are_told_of_and_how_to_free_them(database: Backe
     queue.enqueue([{"d": "", "e": ""}] * 4)
     database.run("UPDATE jobs SET status = 'claimed', owner_id = 7 WHERE id < 4")
     line = "3 claimed by owner 7, another program: if it has ended, `claimjobs reclaim --owner 7 --force` reclaims them"
-    assert f"jobs: {line}\n" in claimjobs("status", "--url", database.url).out
+    assert f"jobs: {line}\n" in claimjobs("status", env={"CLAIMJOBS_URL": database.url}).out
     found = json.loads(claimjobs("status", "--json", "--url", database.url).out)
     assert found["strangers"] == [{"owner_id": 7, "jobs": 3}]
     assert claimjobs("reclaim", "--owner", "7", "--force", "--url", database.url).out == "3\n"
