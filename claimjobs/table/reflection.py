@@ -105,10 +105,22 @@ def map_of(table: TableLike) -> Columns | None:
 
 
 def table_of(given: sa.Table | type[Any]) -> sa.Table:
-    """A `Table`, or that to which a class is mapped. Raises TypeError if it is mapped to none."""
-    table = given if isinstance(given, sa.Table) else sa.inspect(given).local_table
+    """A `Table`, or that to which a class is mapped. Raises TypeError if it is mapped to none, UnfitTable if the class
+    has some rows of its table only: a claim would take the others, too.
+    """
+    if isinstance(given, sa.Table):
+        return given
+    mapper = sa.inspect(given)
+    table = mapper.local_table
     if not isinstance(table, sa.Table):
         raise TypeError(f"{given!r} is mapped to {table!r}, which is no table: give a class mapped to one")
+    if mapper.single and mapper.polymorphic_on is not None:
+        base = next(one for one in mapper.iterate_to_root() if not one.single).class_.__name__
+        rows = ", ".join(repr(one.polymorphic_identity) for one in mapper.self_and_descendants)
+        raise UnfitTable(
+            f"class {given.__name__} is one of several with rows in table {table.fullname!r}, and a queue claims from "
+            f"all rows: give {base}, with a `where` by which {mapper.polymorphic_on} is one of {rows}"
+        )
     return table
 
 

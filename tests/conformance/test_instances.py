@@ -9,6 +9,7 @@ import sqlalchemy as sa
 from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column, relationship
 
 from claimjobs import Columns
+from claimjobs.errors import UnfitTable
 from tests.backends import Backend
 
 
@@ -35,6 +36,26 @@ class Order(Base):
     worker: Mapped[int | None]
     sent: Mapped[bool] = mapped_column(default=False)
     customer: Mapped[Customer] = relationship(lazy="joined")
+
+
+class Task(Base):
+    """Two classes have rows in one table."""
+
+    __tablename__ = "tasks"
+    __table_args__ = {"mysql_engine": "InnoDB"}  # noqa: RUF012
+    __mapper_args__ = {"polymorphic_on": "kind", "polymorphic_identity": "task"}  # noqa: RUF012
+    __claimjobs__ = Columns(status=None, owner_id="worker")
+    id: Mapped[int] = mapped_column(primary_key=True)
+    kind: Mapped[str] = mapped_column(sa.String(10))
+    worker: Mapped[int | None]
+
+
+class Mail(Task):
+    __mapper_args__ = {"polymorphic_identity": "mail"}  # noqa: RUF012
+
+
+class Letter(Mail):
+    __mapper_args__ = {"polymorphic_identity": "letter"}  # noqa: RUF012
 
 
 @pytest.fixture
@@ -92,3 +113,19 @@ def test_a_table_has_none(backend: Backend) -> None:
     queue.enqueue({"d": "x", "e": "y"})
     with queue.claim() as batch, Session(backend.engine) as session, pytest.raises(TypeError, match="a mapped class"):
         batch.instances(session)
+
+
+def test_a_class_with_some_rows_of_its_table_is_refused_and_its_base_with_a_predicate_is_not(backend: Backend) -> None:
+    backend.make()
+    Base.metadata.create_all(backend.engine)
+    with Session(backend.engine) as session:
+        session.add_all([Mail(id=1), Task(id=2), Letter(id=3)])
+        session.commit()
+    with pytest.raises(UnfitTable, match=r"give Task, with a `where` by which tasks.kind is one of 'mail', 'letter'$"):
+        backend.bare_queue(Mail, on_done="delete").claim()
+    queue = backend.bare_queue(Task, where=Task.kind.in_(["mail", "letter"]), on_done="delete")
+    with queue.claim() as batch, Session(backend.engine) as session:
+        assert [type(instance) for instance in batch.instances(session)] == [Mail, Letter]
+        batch.done()
+    with Session(backend.engine) as session:
+        assert session.scalars(sa.select(Task.id)).all() == [2]
