@@ -89,6 +89,7 @@ class OpenTransaction(Connector):
             self._ended = False
             self.batch = None
             with self._breaking(connection), contextlib.ExitStack() as undone:
+                connection.rollback()  # what the handler of a batch that is over may have begun
                 self._transaction = connection.begin()
                 undone.callback(self.close)
                 with in_utc(connection, self._dialect, depends=self._depends_on_zone):
@@ -109,8 +110,9 @@ class OpenTransaction(Connector):
 
     @contextlib.contextmanager
     def or_gone(self, *, but_of_a_row: bool = False) -> Iterator[None]:
-        """An error of the server in this block ends the transaction: all of it is rolled back. `but_of_a_row`: an error
-        of which a row may be the cause is raised, if the transaction is still open.
+        """An error of the server in this block ends the transaction: all of it is rolled back. A handler may have kept
+        the connection, so that one is closed, too. `but_of_a_row`: an error of which a row may be the cause is raised,
+        if the transaction is still open.
 
         If the handler had ended it before, its writes may be committed; this is remembered.
         """
@@ -122,8 +124,10 @@ class OpenTransaction(Connector):
             # A DBAPIError may mean that the connection broke. Then the server ended the transaction, not the handler.
             self._ended = self._ended or (self._was_ended and not isinstance(error, sa.exc.DBAPIError))
             kinds = (self._dialect.errors.broken_kind(error), self._dialect.errors.transient_kind(error))
-            self._gone, self._gone_by = next(filter(None, kinds), None) or reason(error), error
+            if self._gone is None:
+                self._gone, self._gone_by = next(filter(None, kinds), None) or reason(error), error
             self.close()
+            self._drop()
 
     def _must_be_there(self) -> None:
         if self._connection is not None and self._connection.invalidated:
@@ -358,7 +362,7 @@ class BatchTransaction(HandlerWrites):
 
     def _flush(self, *, of_a_job: bool = False) -> None:
         """Write what the sessions still have for the current job, and end their savepoints."""
-        if self._sessions:
+        if self._sessions and self._own.is_open:  # else a commit would be one of a transaction of theirs
             with self._own.or_gone(but_of_a_row=of_a_job):
                 for session in self._sessions:
                     session.commit()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sqlalchemy as sa
+from sqlalchemy.orm import registry
 
 from claimjobs import Batch, Queue
 from claimjobs.table.definitions import article_table
@@ -10,6 +11,16 @@ from tests.backends import Backend
 
 JOBS = article_table()
 EFFECTS = sa.Table("effects", sa.MetaData(), sa.Column("name", sa.String(20)), mysql_engine="InnoDB")
+
+
+class Effect:
+    """A row of `effects`, for a session."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+
+registry().map_imperatively(Effect, EFFECTS, primary_key=[EFFECTS.c.name])
 
 
 def queue_with_effects(backend: Backend) -> Queue:

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 import sqlalchemy as sa
-from sqlalchemy.orm import DeclarativeBase, Session, registry
+from sqlalchemy.orm import DeclarativeBase, Session
 
 from claimjobs import Batch, Queue
 from claimjobs.batch.open_transaction import BatchTransaction
@@ -19,7 +19,17 @@ from claimjobs.errors import BatchMisused, BatchRolledBack
 from claimjobs.table.definitions import OWNER_TABLE
 from tests.backends import Backend
 from tests.conformance.connections import joined
-from tests.conformance.effects import EFFECTS, JOBS, effects, left, queue_with_effects, raise_after_all, raise_at, write
+from tests.conformance.effects import (
+    EFFECTS,
+    JOBS,
+    Effect,
+    effects,
+    left,
+    queue_with_effects,
+    raise_after_all,
+    raise_at,
+    write,
+)
 from tests.conformance.jobs import counted, jobs, names
 
 
@@ -175,16 +185,6 @@ def test_a_handler_that_writes_elsewhere_pays_for_no_savepoint(backend: Backend,
                 pass
         phases = ["SELECT"] if backend.has("lock of what is found") else ["SELECT", "SELECT"]
         assert [sql.split()[0] for sql in sent] == [*phases, "DELETE", "COMMIT"]
-
-
-class Effect:
-    """A row of `effects`, for a session."""
-
-    def __init__(self, name: str) -> None:
-        self.name = name
-
-
-registry().map_imperatively(Effect, EFFECTS, primary_key=[EFFECTS.c.name])
 
 
 def test_only_a_job_that_writes_has_a_savepoint_and_it_replaces_the_one_before(backend: Backend, queue: Queue) -> None:

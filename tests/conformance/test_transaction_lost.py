@@ -12,7 +12,7 @@ import sqlalchemy as sa
 from claimjobs import Queue
 from claimjobs.errors import BatchMisused, BatchRolledBack, NoOpenTransaction
 from tests.backends import Backend
-from tests.conformance.effects import EFFECTS, JOBS, effects, left, queue_with_effects, write
+from tests.conformance.effects import EFFECTS, JOBS, Effect, effects, left, queue_with_effects, write
 from tests.conformance.jobs import jobs
 
 
@@ -71,6 +71,46 @@ def test_what_is_written_after_the_server_has_rolled_back_is_not_committed(
         batch.settle()
     assert (effects(backend), left(backend)) == ([], ["0000", "0001"])
     queue.close()
+
+
+@pytest.mark.parametrize("writer", ["session", "kept connection"])
+def test_after_such_a_rollback_a_handler_that_goes_on_commits_nothing_and_the_next_claim_works(
+    backend: Backend, queue: Queue, writer: str
+) -> None:
+    queue.enqueue(jobs(3))
+    batch = queue.claim()
+    kept, session = batch.connection, batch.session()
+    for job in batch:
+        try:
+            if writer == "session":
+                session.add(Effect(job.d))
+                session.flush()
+            else:
+                kept.execute(sa.insert(EFFECTS), {"name": job.d})
+            kept.exec_driver_sql("ROLLBACK").close()
+            assert job.d != "0000"
+        except Exception as error:
+            batch.fail(job, error)
+        session.add(Effect("late"))
+    with pytest.raises(BatchRolledBack):
+        batch.settle()
+    assert (effects(backend), len(left(backend))) == ([], 3)
+    with queue.claim() as again:
+        again.done()
+    assert left(backend) == []
+
+
+def test_what_a_handler_sends_after_its_batch_is_over_is_not_committed_and_the_next_claim_works(
+    backend: Backend, queue: Queue
+) -> None:
+    queue.enqueue(jobs(2))
+    with queue.claim(1) as batch:
+        kept = batch.connection
+        batch.done()
+    kept.execute(sa.insert(EFFECTS), {"name": "late"})
+    with queue.claim(1) as again:
+        again.done()
+    assert (effects(backend), left(backend)) == ([], [])
 
 
 def test_a_job_that_fails_after_the_connection_was_lost_takes_the_batch_with_it(backend: Backend, queue: Queue) -> None:
