@@ -165,7 +165,8 @@ class Batch:
     # --- deciding --------------------------------------------------------------------------------------
 
     def done(self, *jobs: Job, **columns: Any) -> None:
-        """Make these jobs done; without jobs, all that have no outcome yet.
+        """Make these jobs done; without jobs, all that have no outcome yet. `done(*good)` with an empty list is without
+        jobs: write `if good:` before it.
 
         `columns` are values of columns of your own, which the settle writes with the outcome, where done jobs are kept:
         `batch.done(job, result="sent")`. Raises BadArgument for a column that is not there, or has a role. Then nothing
@@ -179,7 +180,7 @@ class Batch:
             self._outcomes.columns.update(dict.fromkeys(keys, columns))
 
     def release(self, *jobs: Job) -> None:
-        """Release these jobs, for any consumer; without arguments, all that have no outcome yet."""
+        """Release these jobs, for any consumer; without jobs, all that have no outcome yet (see `done`)."""
         self._undo(jobs)
         self._outcomes.released.update(dict.fromkeys(self._decide(jobs)))
 
