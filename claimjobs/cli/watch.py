@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import select
+import shlex
 import signal
 import sys
 import termios
@@ -11,7 +12,7 @@ import tty
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from itertools import count
-from typing import Final
+from typing import Any, Final
 
 import click
 import sqlalchemy as sa
@@ -113,7 +114,8 @@ class _Watch:
                     return
                 if select.select([sys.stdin], [], [], every)[0]:
                     for key in os.read(sys.stdin.fileno(), 1_024).decode(errors="ignore") or QUIT[0]:
-                        self._press(key)
+                        if not self._ends:
+                            self._press(key)
                 try:
                     self._history.add(seen := self._queue.overview())
                 except (ClaimjobsError, sa.exc.SQLAlchemyError) as error:
@@ -141,12 +143,20 @@ class _Watch:
             if key == "r":
                 return "goes on" if queue.resume() else "it was not paused"
             everything = key == "t" and answer == "all"
-            keys = None if everything else keys_of(queue.roles.key, answer.split())
+            keys = None if everything else self._keys(answer)
             return f"{queue.jobs.retry(keys)} retried" if key == "t" else f"{len(queue.cancel(keys or ()))} cancelled"
-        except click.BadParameter as error:
-            return error.message
         except (ClaimjobsError, sa.exc.SQLAlchemyError) as error:
             return visible(reason(error))
+        except (click.BadParameter, ValueError) as error:
+            return str(error)
+
+    def _keys(self, answer: str) -> list[Any]:
+        """The keys of jobs that are there. Raises BadParameter, and ValueError for a quotation mark without another."""
+        keys = keys_of(self._queue.roles.key, shlex.split(answer))
+        there = {stored.key for stored in self._queue.jobs.show(keys)}
+        if missing := [key_in_message(key) for key in keys if key not in there]:
+            raise click.BadParameter(f"nothing is done: no row has the key {', '.join(missing)}")
+        return keys
 
 
 @contextmanager

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shlex
 from collections.abc import Iterable, Iterator, Sequence
 from datetime import datetime
 from html import escape
@@ -11,7 +12,7 @@ from wsgiref.types import StartResponse, WSGIApplication, WSGIEnvironment
 
 from claimjobs.admin.overview import COUNTED, Backlog, History, Overview, outlook
 from claimjobs.instants import age
-from claimjobs.key_text import key_in_message, visible
+from claimjobs.key_text import key_in_message, key_text, visible
 from claimjobs.metrics.backlog_reader import BacklogReader
 from claimjobs.metrics.http_server import answer
 
@@ -52,10 +53,13 @@ def key_rows(seen: Overview, most: int | None = None) -> Iterator[tuple[object, 
 
 
 def failed_rows(seen: Overview, retrying: int | None = None, dead: int | None = None) -> Iterator[tuple[object, ...]]:
-    """Rows for `retrying` jobs that will be tried again, and for `dead` ones; None: for all that were read."""
+    """Rows for `retrying` jobs that will be tried again, and for `dead` ones; None: for all that were read.
+
+    A key is shown as a shell reads it, because a command or an answer gets it from there.
+    """
     jobs = [*((job, job.when) for job in seen.retrying[:retrying]), *((job, "dead") for job in seen.dead[:dead])]
     for job, when in jobs:
-        yield key_in_message(job.key), "" if job.failures is None else job.failures, when, job.error
+        yield shlex.quote(visible(key_text(job.key))), "" if job.failures is None else job.failures, when, job.error
 
 
 class PageReader(BacklogReader):

@@ -99,6 +99,24 @@ def test_keys_pause_resume_retry_cancel_and_end(anywhere: Backend) -> None:
         assert terminal.process.wait(DEADLINE) == exits.OK
 
 
+def test_an_id_is_typed_as_it_is_shown_and_one_of_no_job_changes_nothing(anywhere: Backend) -> None:
+    anywhere.make()
+    columns = "status text NOT NULL DEFAULT 'unclaimed', owner_id int, owner_date timestamptz, attempts int DEFAULT 0"
+    anywhere.run(f"CREATE TABLE texts (id text PRIMARY KEY, {columns})")
+    anywhere.run("INSERT INTO texts (id, status) VALUES ('a b', 'dead'), ('a', 'dead'), ('b', 'dead')")
+    with watching(anywhere, "--table", "texts") as terminal:
+        terminal.wait_for("'a b'")
+        terminal.type("ta c\n")
+        terminal.wait_for("no row has the key c")
+        terminal.type("t'a b\n")
+        terminal.wait_for("No closing quotation")
+        terminal.type("t'a b'\n")
+        terminal.wait_for("1 retried")
+        terminal.type("qx")
+        assert terminal.process.wait(DEADLINE) == exits.OK
+    assert [row["id"] for row in anywhere.rows("texts") if row["status"] != "dead"] == ["a b"]
+
+
 def test_sigterm_restores_the_terminal(anywhere: Backend) -> None:
     dead_jobs(anywhere, "no such street")
     with watching(anywhere) as terminal:
