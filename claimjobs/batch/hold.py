@@ -246,16 +246,19 @@ class Following:
     def plan_after(self, outcomes: Outcomes) -> ClaimPlan | None:
         """The plan of the claim that is made with these outcomes; None: they are settled alone.
 
-        If no job was done, a claim would return the same jobs again. A claim that waits for the loop is not replaced: a
-        pool may make several settles before it takes one.
+        If no job was done, a claim would return the same jobs again; so it would a failed one that is due at once (see
+        `ClaimPlan.follows_commit`). A claim that waits for the loop is not replaced: a pool may make several settles
+        before it takes one.
         """
         if self.is_over or self._control.stopping or self._control.paused or not outcomes.done or self.claimed.jobs:
+            return None
+        if any(failure.wait <= 0 for failure in outcomes.retried.values()):
             return None
         try:
             plan = self._plans.plan(self._where)
         except Exception:  # of a user's callable: the next claim raises it
             return None
-        return None if plan.is_limited else plan
+        return None if plan.follows_commit else plan
 
     def take(self) -> ClaimResult:
         """What the last settle claimed. Each claim is given once."""

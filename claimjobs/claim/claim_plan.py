@@ -55,8 +55,11 @@ class ClaimPlan:
     """Whether fewer rows are claimed after an error that one of them may cause. If not, all are tried for a lease."""
     any_key_due: sa.ColumnElement[Any] | None = None
     """A scalar that is NULL if no key of `per_key` is due; None: there is no `per_key`."""
-    is_limited: bool = False
-    """Whether a settle must be committed before the next claim, which counts what is claimed of the same keys."""
+    follows_commit: bool = False
+    """Whether a settle must be committed before the next claim: that counts what is claimed of the same keys, or may
+    claim a job that the settle has renewed. If the answer to both is lost, the settle is written again: then to a job
+    of the new claim.
+    """
     batch_claim: BatchStatement | None = None
     """What claims per batch in one statement, from batch to batch; None: it cannot be used."""
 
@@ -109,6 +112,7 @@ class ClaimPlans:
             selection = replace(selection, due=due)
             strategy = self.strategy(selection, sweep=self._sweep)
             keys = self._key_rows(selection)
+            is_limited = self._per_key is not None and self._per_key.limit is not None
             self._last = last = ClaimPlan(
                 where,
                 selection,
@@ -116,7 +120,7 @@ class ClaimPlans:
                 self._backend,
                 changes=changes,
                 any_key_due=None if keys is None else keys.any_due,
-                is_limited=self._per_key is not None and self._per_key.limit is not None,
+                follows_commit=is_limited or self._backend.roles.run_again is not None,
                 batch_claim=self._batch_claim(selection),
             )
         return last

@@ -70,9 +70,9 @@ class LeaseHold(Hold):
         self.owner = Owner(context, settler, self)
         self._connector, self._reaper = self.owner.connector, self.owner.reaper
         self._settling = LeaseSettler(self._connector, context.backend, settler, context.retry)
+        self._keys = self._reaper.keys
         self._together: SettleAndClaim | None = None
         """Settles a batch and claims the next one by the last plan."""
-        self._keys = self._reaper.keys
         self.owner.start()
 
     # --- claiming --------------------------------------------------------------------------------------
@@ -129,9 +129,8 @@ class LeaseHold(Hold):
 
     def _note_lost(self, connection: sa.Connection) -> None:
         """Tell the handlers which of their jobs this owner does not hold any more: they were cancelled, for example."""
-        me = self.owner.id
-        held = self.held.long_held(me, self._beat)
-        for key in self._settler.table.lost(connection, me, list(held)) if held else ():
+        held = self.held.long_held(self.owner.id, self._beat)
+        for key in self._settler.table.lost(connection, self.owner.id, list(held)) if held else ():
             held[key].is_lost = True
 
     def _add_held(self, claimed: ClaimResult) -> ClaimResult:
@@ -141,6 +140,8 @@ class LeaseHold(Hold):
             self.restart_from_head()
             claimed = LATER
         self.held.add(claimed)
+        if self._settling.stuck:
+            self._settling.forget(claimed.jobs)
         self._release_unbatched()
         return claimed
 
@@ -183,17 +184,16 @@ class LeaseHold(Hold):
         me = self.owner.id
         try:
             unbatched = self.held.unbatched_among(self._settling.held_by(me, patience=0), me, but=self._settling.stuck)
-            if unbatched:
-                self._settling.commit(me, Outcomes(released=dict.fromkeys(unbatched)), patience=0)
+            released = self._settling.release(me, unbatched, patience=0)
         except (sa.exc.SQLAlchemyError, ClaimjobsError) as error:
             self._may_hold_unbatched = True
             fields = {"event": RELEASE_FAILED, "owner": me, "error": reason(error)}
             log.debug("jobs that no batch has are not released yet: %s", fields["error"], extra=fields)
         else:
-            self._report.released += len(unbatched)
+            self._report.released += released
             if unbatched:
                 self._keys.call_all()
-            self._may_hold_unbatched = False
+            self._may_hold_unbatched = released < len(unbatched)
             if self._unconfirmed_since is not None and now - self._unconfirmed_since > self._lease:
                 self._unconfirmed_since = None
 
@@ -259,10 +259,8 @@ class LeaseHold(Hold):
         self._range.learn(request, claimed)
         keys = [job.key for job in claimed.jobs] if unwritten else []
         unsettled = self._settling.make_failed(owner, outcomes, unwritten, claimed=keys)
-        if unsettled.stuck and keys:  # OutcomeRefused is raised next
-            self._settling.commit(claimed.owner, Outcomes(released=dict.fromkeys(keys)))
-            claimed = NOTHING
-        return unsettled, claimed
+        # If there are stuck jobs, OutcomeRefused is raised next: the next claim or heartbeat releases what was claimed.
+        return unsettled, NOTHING if unsettled.stuck else claimed
 
     def split(self, claimed: ClaimResult, keeper: object) -> list[ClaimResult]:
         """Hold each job of a claim by itself; return a claim for each. `keeper`: in place of their Batches."""
@@ -320,14 +318,16 @@ class LeaseHold(Hold):
         """Update what is held and the report; return the keys of the lost jobs. Raises OutcomeRefused.
 
         If the connection was lost since the first try of the settle, that try may have been committed. So the database
-        is asked whether this owner was declared dead. If not, no job was reclaimed, and the lost ones are settled.
+        is asked whether this owner was declared dead. If not, no job was reclaimed, and the lost ones are settled, but
+        for those whose row says something else: others have cancelled or released them.
         """
         lost, owner = unsettled.lost, claimed.owner
         in_doubt = self._may_hold_unbatched or self._unconfirmed_since is not None
         if lost and self._connector.disconnects != outcomes.disconnects and not self._closed:
             self.owner.row.beat(patience=None)
             if self.owner.id == owner:
-                lost = set()
+                mine = lost & outcomes.done.keys()
+                lost = self._connector.transaction(lambda connection: self._settler.not_done(connection, mine))
         others = len(outcomes) - len(lost)
         self.held.remove(claimed)
         # Also after a dead job the later ones of its key may be claimed.
@@ -381,11 +381,14 @@ class LeaseHold(Hold):
         with self._unless_busy() as may_write:
             if may_write:
                 self._release_forgotten()
+        until = time.monotonic() + self._beat  # then the next heartbeat is due, and what is left waits for it
         for hanging in self.held.hanging(self._max_batch_time):
             seconds = time.monotonic() - hanging.progressed_at
+            if time.monotonic() >= until:
+                break
             if not hanging.hang_reported:
                 hanging.hang_reported = True
-                self._report_hang(hanging, seconds)
+                self._report_hang(hanging, seconds, until)
             with self._unless_busy() as may_write:
                 if may_write and hanging.hang_reported and self.held.of(hanging.claimed) is hanging:
                     # Others get its jobs, as if its owner had died. Its late settle is refused.
@@ -407,15 +410,15 @@ class LeaseHold(Hold):
         if self._may_hold_unbatched:
             self._release_unbatched()
 
-    def _report_hang(self, hanging: HeldBatch, seconds: float) -> None:
+    def _report_hang(self, hanging: HeldBatch, seconds: float, until: float) -> None:
         jobs = len(hanging.claimed.jobs)
-        fields = {"event": HANDLER_HANGS, "owner": self.owner.id, "seconds": round(seconds, 1), "jobs": jobs}
         words = "no progress on a batch of %d jobs for %.0f s: the handler hangs, others get its jobs"
+        fields = {"event": HANDLER_HANGS, "owner": self.owner.id, "seconds": round(seconds, 1), "jobs": jobs}
         log.error(words, jobs, seconds, extra=fields)
         # If it took long in this thread, no heartbeat would be written, and the owner would lose all its batches.
         call = threading.Thread(target=self._call_on_hang, name="claimjobs on_hang", daemon=True)
         call.start()
-        call.join(self._beat)
+        call.join(max(0.0, until - time.monotonic()))
 
     def _call_on_hang(self) -> None:
         try:
@@ -454,12 +457,10 @@ class LeaseHold(Hold):
 
     def _release_all(self, *, but: Container[Key] = (), patience: float | None = None) -> int:
         """Release what this owner holds in the database; return how many jobs that were."""
-        me = self.owner.id
-        keys = [key for key in self._settling.held_by(me, patience) if key not in but]
-        if keys:
-            self._settling.commit(me, Outcomes(released=dict.fromkeys(keys)), patience)
+        held = self._settling.held_by(self.owner.id, patience)
+        released = self._settling.release(self.owner.id, [key for key in held if key not in but], patience)
         self.held.clear()
-        return len(keys)
+        return released
 
     def _close_alone(self) -> None:
         try:
@@ -474,6 +475,7 @@ class LeaseHold(Hold):
             # At the end of the interpreter there may be no server. Then others reclaim the jobs.
             with contextlib.suppress(sa.exc.SQLAlchemyError, ClaimjobsError):
                 self._release_all(patience=1)
-                self.owner.row.leave()
+                if not self._settling.unreleased:
+                    self.owner.row.leave()
         finally:
             self.owner.close()

@@ -276,9 +276,10 @@ class Reaper:
         outcomes.claim_row = claimed.claim_row
         for attempt in self._connector.attempts(patience=0):
             with attempt as connection:
-                stuck = self._write(connection, claimed.owner, outcomes)
-        if outcomes.jobs and not stuck:
-            self.unreported.append(outcomes)
+                held = outcomes.only(self._settler.lock(connection, claimed.owner, outcomes))
+                stuck = self._write(connection, claimed.owner, held)
+        if held and held.jobs and not stuck:
+            self.unreported.append(held)
 
     def _write(self, connection: sa.Connection, owner: int, outcomes: Outcomes) -> int:
         """Reclaim jobs; return how many cannot be reclaimed, because the database refuses or swallows the write.

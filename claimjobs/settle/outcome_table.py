@@ -60,7 +60,8 @@ class OutcomeTable(ABC):
         """The most keys of one statement."""
         # If the row does not name the owner, nothing is to be written: a row lock ends, or a claim row is deleted.
         self.released = [OutcomeWrite(settle.release(target))] if record.names_owner else []
-        self._lock_mine = settle.lock_mine(target)
+        self._lock_mine, self._done_now = settle.lock_mine(target), settle.done(target)
+        self._still_there = columns_of(backend.source, self.dialect, backend.source.key)
         self._to_run_again = None if self.roles.run_again is None else enqueue.to_run_again(self.roles, self.dialect)
         self.renew = OutcomeWrite(enqueue.renew(self.roles, self.dialect, now))
         """The statement for jobs that run once more."""
@@ -126,6 +127,11 @@ class OutcomeTable(ABC):
     def still_held(self, connection: sa.Connection, me: int, keys: Iterable[Key]) -> set[Key]:
         """Those of these jobs whose row says that they are still as `me` has claimed them."""
         return set(keys_for(connection, self._lock_mine, keys, self.many, **self.record.by(me)))
+
+    def not_done(self, connection: sa.Connection, keys: Collection[Key]) -> set[Key]:
+        """Those of these jobs whose row is there, and that are not done."""
+        there = keys_for(connection, self._still_there, keys, self.many)
+        return set(there).difference(keys_for(connection, self._done_now, there, self.many))
 
     @abstractmethod
     def lost(self, connection: sa.Connection, me: int, keys: Sequence[Key]) -> set[Key]:
@@ -201,7 +207,6 @@ class SideCarTable(OutcomeTable):
         self.done = {"keep": [OutcomeWrite(side_car.finish(pair))], "delete": [delete, remove]}
         self.before_failures = [OutcomeWrite(side_car.note(pair), may_miss=True)]
         self._ended = settle.ended(self._target)
-        self._still_there = columns_of(source, self.dialect, source.key)
 
     def done_batch(self, write: OutcomeWrite) -> None:
         """None: a statement writes only one of the two tables."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import math
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
@@ -18,6 +19,8 @@ from claimjobs.database.statement_size import cut
 from claimjobs.dialects import Key
 from claimjobs.errors import BadArgument, DoneUndecided, StatementTimedOut
 from claimjobs.job import Job, entry_of, key_of
+from claimjobs.key_text import key_in_message
+from claimjobs.log_events import RELEASE_FAILED
 from claimjobs.options import FINISHES, LEAVE, Finish, Retry
 from claimjobs.settle.outcome_table import OutcomeTable, OutcomeWrite
 from claimjobs.settle.outcomes import Outcomes
@@ -34,6 +37,9 @@ still held. It returns "delete" or "keep"; None: the default."""
 AGAIN: Final = 5.0
 """Seconds between two tries to write refused failures. What refuses one may pass: a unique index over waiting jobs does
 so while another job with the same values waits."""
+
+
+log = logging.getLogger("claimjobs.lease")
 
 
 class SomeLost(Exception):
@@ -102,10 +108,14 @@ class Settler:
 
     def lock_and_write(self, connection: sa.Connection, me: int, outcomes: Outcomes) -> set[Key]:
         """As `write`, with locks on the jobs before."""
-        keys = outcomes.keys()
-        held = self.table.lock(connection, me, self.record.take_out(connection, me, keys, outcomes.claim_row), keys)
+        held = self.lock(connection, me, outcomes)
         short = self.write_locked(connection, me, outcomes.only(held))
-        return (set(keys) - held) | self.table.still_held(connection, me, short)
+        return (set(outcomes.keys()) - held) | self.table.still_held(connection, me, short)
+
+    def lock(self, connection: sa.Connection, me: int, outcomes: Outcomes) -> set[Key]:
+        """Take these jobs out of what `me` holds, and lock them: the keys of those that it held."""
+        keys = outcomes.keys()
+        return self.table.lock(connection, me, self.record.take_out(connection, me, keys, outcomes.claim_row), keys)
 
     def reclaim(self, connection: sa.Connection, owner: int, outcomes: Outcomes) -> set[Key]:
         """Write outcomes for an owner that was declared dead, whose jobs this transaction has locked: as
@@ -163,6 +173,14 @@ class Settler:
                 what = "has a role, which claimjobs writes" if column in roles.columns else "is not there"
                 raise BadArgument(f"column {column!r} of table {name!r} {what}: choose one of {', '.join(may)}")
 
+    def not_done(self, connection: sa.Connection, keys: Collection[Key]) -> set[Key]:
+        """Of these jobs, which `me` does not hold any more, those whose row says that they were not settled as done.
+
+        None where the row of a done job may look like that of any other.
+        """
+        is_unclear = self._on_done == LEAVE or self.table.roles.run_again is not None
+        return set() if is_unclear or not keys else self.table.not_done(connection, keys)
+
     def phases(self, me: int, keys: list[Key]) -> list[Phase]:
         """The statements that settle done jobs with these keys. If a user's function chooses them: its default; without
         one, all that it may choose.
@@ -213,6 +231,8 @@ class LeaseSettler:
         self._held = settler.record.held
         self.stuck: set[Key] = set()
         """The keys of stuck jobs."""
+        self.unreleased: set[Key] = set()
+        """The keys of jobs that could not be released at the last try."""
         self._later: list[tuple[int, Outcomes]] = []
         """Failures to be written, each with the owner that holds the jobs."""
         self._due = math.inf
@@ -220,6 +240,15 @@ class LeaseSettler:
     def held_by(self, owner: int, patience: float | None = None) -> list[Key]:
         """The keys of all jobs that an owner holds."""
         return [key_of(row) for row in self._connector.rows(self._held, {"claimjobs_me": owner}, patience)]
+
+    def release(self, owner: int, keys: Sequence[Key], patience: float | None) -> int:
+        """Release jobs that an owner holds; return how many. What the database refuses stays claimed, and is told."""
+        refused = self.write_in_parts(owner, Outcomes(released=dict.fromkeys(keys)), patience).refused
+        for key in refused.keys() - self.unreleased:
+            fields = {"event": RELEASE_FAILED, "owner": owner, "key": key, "error": refused[key]}
+            log.warning("job %s cannot be released now: %s", key_in_message(key), refused[key], extra=fields)
+        self.unreleased = set(refused)
+        return len(keys) - len(refused)
 
     def write_in_parts(
         self, owner: int, outcomes: Outcomes, patience: float | None = None, *, divisible: bool | None = None
@@ -303,6 +332,13 @@ class LeaseSettler:
             self._later.append((owner, replace(later, jobs=jobs)))
             self._due = min(self._due, time.monotonic() + AGAIN)
         return Unsettled(lost, stuck, held - refused.keys(), are_duplicates=are_duplicates and len(later) == len(stuck))
+
+    def forget(self, jobs: Iterable[Job]) -> None:
+        """Write no failure later for these jobs: they were released otherwise, and are claimed again."""
+        for job in jobs:
+            self.stuck.discard(job.key)
+            for _, wanted in self._later:
+                wanted.forget(job.key)
 
     @property
     def has_later(self) -> bool:

@@ -146,9 +146,19 @@ def lock_mine(target: SettleGuard) -> sa.Select[Any]:
 
 def ended(target: SettleGuard) -> sa.Select[Any]:
     """Those of the jobs `keys` whose row says that they are done, dead, or claimed by another program."""
+    return _those(target, ~target.roles.state.columns_say(UNCLAIMED))
+
+
+def done(target: SettleGuard) -> sa.Select[Any]:
+    """Those of the jobs `keys` whose row says that they are done."""
+    return _those(target, target.roles.state.columns_say(DONE))
+
+
+def _those(target: SettleGuard, predicate: sa.ColumnElement[bool]) -> sa.Select[Any]:
     roles, dialect = target.roles, target.dialect
-    said = sa.select(*roles.key).where(dialect.as_filter(~roles.state.columns_say(UNCLAIMED)))
-    return dialect.restrict_to_keys(said, roles.key, roles.key_index)
+    return dialect.restrict_to_keys(
+        sa.select(*roles.key).where(dialect.as_filter(predicate)), roles.key, roles.key_index
+    )
 
 
 def _guarded(write: Write, target: SettleGuard) -> Write:

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 import sqlalchemy as sa
 
-from claimjobs import Batch, Queue
+from claimjobs import Batch, Job, Queue
 from claimjobs.dialects import Dialect
 from claimjobs.errors import ServerUnreachable, SessionsShared
 from claimjobs.options import HoldKind, Liveness, Retry
@@ -303,6 +303,31 @@ def test_an_on_hang_that_takes_long_delays_no_heartbeat(backend: Backend) -> Non
     finally:
         gate.set()
     assert queue.owner_id == me
+
+
+def test_of_several_hangs_those_wait_for_which_a_heartbeat_has_no_time(backend: Backend) -> None:
+    queue, gate = still(backend.queue(liveness=QUICK)), threading.Event()
+    queue.on_hang = lambda: gate.wait(120)  # type: ignore[assignment]
+    queue.enqueue(jobs(3))
+    hang(queue, *(queue.claim(1) for _ in range(3)))
+    try:
+        for given_up in (1, 2, 3):
+            hold_of(queue).maintain()
+            assert states(backend).count("unclaimed") == given_up
+    finally:
+        gate.set()
+
+
+def test_a_job_that_was_cancelled_before_it_hung_has_not_failed(backend: Backend) -> None:
+    told: list[Job] = []
+    queue = still(backend.queue(retry=Retry(attempts=1), on_dead=lambda job, _: told.append(job)))
+    queue.enqueue(jobs(1))
+    batch = queue.claim(1)
+    backend.queue().cancel([batch[0].key])
+    hang(queue, batch)
+    hold_of(queue).maintain()
+    assert not queue.claim(1)
+    assert (told, states(backend)) == ([], ["dead"])
 
 
 def test_an_on_hang_that_fails_ends_no_heartbeat(backend: Backend, caplog: pytest.LogCaptureFixture) -> None:

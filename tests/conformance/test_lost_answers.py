@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from contextlib import closing
+from typing import Any
+
 import pytest
 import sqlalchemy as sa
 
@@ -154,3 +157,38 @@ def test_declared_dead_before_a_settle_could_be_tried_again(backend: Backend, ha
     assert queue.report.lost == 2
     assert queue.owner_id > me
     assert states(backend) == ([] if happened else ["unclaimed"] * 2)
+
+
+KINDS = pytest.mark.parametrize("claims", ["rows", "batches"])
+
+
+@KINDS
+def test_a_failed_job_that_is_due_at_once_is_charged_once_for_a_lost_answer(backend: Backend, claims: Any) -> None:
+    """The settle claims no batch: its second try would find the failed job in that one, and charge it again."""
+    engine = backend.new_engine()
+    queue = still(backend.queue(bind=engine, claims=claims))
+    queue.enqueue(jobs(2))
+    with closing(iter(queue.batches(2))) as loop:
+        batch = next(loop)
+        with answer_lost(engine, backend.dialect, True, lambda: None), batch:
+            batch.done(batch[0])
+            batch.fail(batch[1], "broken", retry_in=0)
+    assert batch.lost == ()
+    assert [(row["d"], row["attempts"]) for row in backend.rows()] == [("0001", 1)]
+
+
+@KINDS
+@both_ways
+def test_what_others_cancelled_is_lost_whether_the_answer_is_lost_or_not(
+    backend: Backend, claims: Any, happened: bool
+) -> None:
+    engine = backend.new_engine()
+    queue = still(backend.queue(bind=engine, claims=claims))
+    queue.enqueue(jobs(2))
+    batch = queue.claim(2)
+    assert backend.queue(claims=claims).cancel([batch[0].key]) == [batch[0].key]
+    batch.done()
+    with answer_lost(engine, backend.dialect, happened, lambda: None):
+        batch.settle()
+    assert (batch.lost, queue.report.done, queue.report.lost) == ((batch[0],), 1, 1)
+    assert states(backend) == ["dead"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from contextlib import closing
 from datetime import timedelta
 from typing import Any
 
@@ -13,6 +14,7 @@ from claimjobs import Queue, job_table, make, side_car_tables
 from claimjobs.errors import BadArgument, BadRow, ColumnMissing, UnfitTable
 from claimjobs.table.definitions import article_table
 from tests.backends import Backend
+from tests.conformance.connections import answer_lost
 from tests.conformance.owners import declare_dead
 
 TABLE = job_table(
@@ -60,6 +62,21 @@ def test_an_event_that_comes_while_its_job_is_in_hand_lets_it_run_once_more(
             handled += [job.d for job in again]
     assert sorted(handled) == ["a", "c", "d"], "once more, and not for ever"
     assert backend.rows(TABLE) == []
+
+
+@HOLDS
+def test_an_event_is_not_lost_with_the_answer_to_the_settle_of_its_job(backend: Backend, kind: dict[str, Any]) -> None:
+    """The first try has renewed the job. The second one must not find it in a claim that nobody got."""
+    engine = backend.new_engine()
+    queue = queue_of(backend, bind=engine, **kind)
+    event(queue, "a", "b")
+    with closing(iter(queue.batches(2))) as loop:
+        batch = next(loop)
+        event(queue, "a")
+        with answer_lost(engine, backend.dialect, True, lambda: None), batch:
+            batch.done()
+    assert batch.lost == ()
+    assert set(rows(backend)) == {"a"}
 
 
 @HOLDS

@@ -6,10 +6,12 @@ import pytest
 
 from claimjobs import Job, Queue, Retry
 from claimjobs.errors import OutcomeRefused
+from claimjobs.lease.lease_hold import LeaseHold
 from claimjobs.settle import settler
 from claimjobs.workers.consumer import consume
 from claimjobs.workers.handlers import Handler
 from tests.backends import Backend
+from tests.conformance.owners import hold_of, owner_row, states, still
 
 
 def one_waiting_each(backend: Backend, monkeypatch: pytest.MonkeyPatch, wait: float = 0.0) -> Queue:
@@ -55,3 +57,52 @@ def test_a_consumer_goes_on_beside_a_refused_retry(backend: Backend, monkeypatch
     assert done == ["second"]
     backend.wait_for(lambda: queue.report.retried == 1, "the retry is written", 120)
     assert [(row["status"], row["attempts"]) for row in backend.rows()] == [("unclaimed", 1)]
+
+
+def test_a_refused_release_keeps_no_other_job(backend: Backend, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Neither at the deadline of a stop, nor when the Queue is closed: its owner stays, for the one job."""
+    queue = still(one_waiting_each(backend, monkeypatch))
+    queue.enqueue({"d": name, "e": ""} for name in ("other", "third"))
+    batch = queue.claim(3)
+    assert len(batch) == 3
+    backend.insert("jobs", [{"d": "same", "e": "newer"}])
+    me, hold = queue.owner_id, hold_of(queue)
+    assert hold.release_held() == 2
+    assert [(row["d"], row["status"]) for row in backend.rows()] == [
+        ("same", "claimed"),
+        ("other", "unclaimed"),
+        ("third", "unclaimed"),
+        ("same", "unclaimed"),
+    ]
+    queue.close()
+    assert owner_row(backend, me) is not None
+    backend.run("DELETE FROM jobs WHERE e = 'newer'")
+    assert backend.queue().reclaim() == 1
+    assert (states(backend), owner_row(backend, me)) == (["unclaimed"] * 3, None)
+
+
+def test_a_job_that_is_claimed_anew_gets_no_failure_of_its_last_claim(
+    backend: Backend, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """That could not be written, and would be written now, while another handler works on the job."""
+    queue = still(one_waiting_each(backend, monkeypatch))
+    hold = hold_of(queue)
+    batch = queue.claim()
+    backend.insert("jobs", [{"d": "same", "e": ""}])
+    batch.fail(batch[0], "broken")
+    with pytest.raises(OutcomeRefused):
+        batch.settle()
+    assert queue.cancel([batch[0].key]) == [batch[0].key]
+    backend.run("DELETE FROM jobs WHERE status = 'unclaimed'")
+    assert queue.jobs.retry([batch[0].key]) == 1
+    with queue.claim() as again:
+        backend.wait_for(lambda: _has_written(hold), "nothing is to be written later")
+        assert [(row["status"], row["attempts"]) for row in backend.rows()] == [("claimed", 0)]
+        again.done()
+    assert again.lost == ()
+    assert backend.rows() == []
+
+
+def _has_written(hold: LeaseHold) -> bool:
+    hold.maintain()
+    return not hold._settling.has_later
