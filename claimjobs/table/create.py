@@ -6,7 +6,7 @@ import copy
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 import sqlalchemy as sa
 
@@ -31,6 +31,9 @@ from claimjobs.table.definitions import (
     side_car_table,
 )
 from claimjobs.table.reflection import TableLike, columns_in_database, is_made_by_us, map_of, table_of
+
+TRIES: Final = 10
+"""How often `make` begins, if what it makes exists when it comes to it."""
 
 
 @dataclass(frozen=True)
@@ -134,20 +137,20 @@ def make(engine: sa.Engine, tables: list[sa.Table], *, recreate: bool = False) -
     ConnectionFailed, or ServerUnfit before anything is made; NotClaimable for a table, whether it exists or is
     made as described, whose rows cannot be locked.
     """
-    dialect = dialect_for(engine)
-    try:
-        with _altering(engine, dialect, tables[0]) as connection:
-            return _make(connection, dialect, tables, recreate)
-    except sa.exc.DBAPIError as error:
-        missing = True
-        with suppress(sa.exc.DBAPIError, UnfitTable):  # no table can have this name
-            missing = bool(missing_tables(engine, tables))
-        if dialect.errors.code(error) in dialect.errors.bad_name and missing:
-            raise bad_name(dialect, tables[0], error) from error
-        if recreate or missing:
+    dialect, tries = dialect_for(engine), TRIES
+    while True:
+        try:
+            with _altering(engine, dialect, tables[0]) as connection:
+                return _make(connection, dialect, tables, recreate)
+        except sa.exc.DBAPIError as error:
+            errors, tries = dialect.errors, tries - 1
+            code, is_conflict = errors.code(error), errors.transient_kind(error) in ("deadlock", "serialization")
+            # Others may make the same tables at this moment, one by one: look again.
+            if tries and (is_conflict or code in errors.bad_name | errors.duplicate):
+                continue
+            if code in errors.bad_name:
+                raise bad_name(dialect, tables[0], error) from error
             raise
-    with _altering(engine, dialect, tables[0]) as connection:  # another process made them at the same moment
-        return _make(connection, dialect, tables, recreate=False)
 
 
 def _make(connection: sa.Connection, dialect: Dialect, tables: list[sa.Table], recreate: bool) -> MakeResult:

@@ -37,6 +37,7 @@ class MySQLErrors(ErrorCodes):
         3101: "serialization",  # a group refused the commit at certification
         1180: "serialization",  # the commit reports the same refusal
         KILLED: INTERRUPTED,  # KILL QUERY; see `code`
+        1684: "serialization",  # another session is altering a table that this one asks about
         1021: "disk full",
         1114: "disk full",
         # TiDB's: it says that the transaction, or the write, may be tried again (docs.pingcap.com, "Error Codes and

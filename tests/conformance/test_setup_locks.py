@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import pytest
 import sqlalchemy as sa
@@ -61,3 +62,18 @@ def test_setup_goes_on_when_the_table_is_free(database: Backend) -> None:
     column(database)
     index_again(database)
     assert "colour" in [one["name"] for one in sa.inspect(database.engine).get_columns("jobs")]
+
+
+def test_several_make_the_same_tables_at_one_moment(database: Backend) -> None:
+    """Another one comes first with each of them."""
+    first = database.new_engine()
+
+    @sa.event.listens_for(database.engine, "before_cursor_execute")
+    def come_first(_connection: object, cursor: Any, statement: str, *_: object) -> None:
+        if "CREATE T" in statement:
+            if database.family != "postgres":
+                cursor.execute("COMMIT")  # as the statement does itself
+            with first.begin() as connection:
+                connection.exec_driver_sql(statement)
+
+    assert set(make(database.engine, tables_for("jobs")).existing) == {table.name for table in tables_for("jobs")}
