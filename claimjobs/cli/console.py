@@ -31,7 +31,9 @@ def prepare_streams() -> None:
     for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
         if getattr(sys, name) is None:
             # Standard input is opened for writing: to read it is an error then, instead of an empty file.
-            setattr(sys, name, os.fdopen(os.open(os.devnull, os.O_WRONLY), mode, encoding="utf-8"))
+            nowhere = os.open(os.devnull, os.O_WRONLY)
+            os.set_inheritable(nowhere, True)  # for the processes of a run
+            setattr(sys, name, os.fdopen(nowhere, mode, encoding="utf-8"))
     if isinstance(sys.stdout, io.TextIOWrapper) and sys.stdout.errors == "strict":
         sys.stdout.reconfigure(errors="backslashreplace")
 

@@ -42,6 +42,19 @@ def test_an_output_that_is_closed(anywhere: Backend, closed: str) -> None:
     assert (ended.returncode, ended.stderr) == (exits.OK, "")
 
 
+def test_a_consumer_has_no_connection_in_the_place_of_a_closed_stream(anywhere: Backend, tmp_path: Path) -> None:
+    anywhere.make()
+    anywhere.insert("jobs", jobs(1))
+    (tmp_path / "streams.py").write_text(
+        "import os\n\n\ndef handle(job):\n    nowhere = os.stat(os.devnull)\n"
+        "    found = [os.path.samestat(os.fstat(number), nowhere) for number in range(3)]\n"
+        "    open('found', 'w').write(str(found))\n"
+    )
+    run = "claimjobs start-processing streams:handle --consumers 1 --drain --hold transaction <&- >&- 2>&-"
+    assert shell(f"cd {tmp_path} && {run}", anywhere).returncode == exits.OK
+    assert (tmp_path / "found").read_text() == "[True, True, True]"
+
+
 def test_an_input_that_is_closed_is_not_taken_for_an_empty_one(anywhere: Backend) -> None:
     anywhere.make()
     ended = shell("claimjobs enqueue - <&-", anywhere)
