@@ -100,7 +100,7 @@ def missing(supervisor: Supervisor, reader: BacklogReader) -> Iterator[str]:
         yield "the run is about to end"
     if starting := sum(not slot.was_ready for slot in supervisor.consumers):
         yield f"{starting} consumers are starting"
-    if all(slot.silence > REPORTS_WITHIN for slot in supervisor.consumers):
+    elif all(time.monotonic() - slot.reported_at > REPORTS_WITHIN for slot in supervisor.consumers):
         yield f"no consumer has reported for {REPORTS_WITHIN:g} s"
     if (error := reader.latest().error) is not None:
         yield error

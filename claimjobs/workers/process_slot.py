@@ -46,6 +46,8 @@ class ProcessSlot:
         """Whether the process came to its end: no replacement is due."""
         self.was_ready = False
         """Whether a process of this slot has reported or ended, or could not be started."""
+        self.reported_at = -math.inf
+        """When a process of this slot last reported, by the machine's monotonic clock. Its end does not change it."""
         self.ending = False
         """Whether the process was sent `stop`: it is not replaced, however it ends."""
         self.gave_up: GaveUp | None = None
@@ -149,7 +151,8 @@ class ProcessSlot:
             record = logging.makeLogRecord(message)
             logging.getLogger(record.name).handle(record)
         elif isinstance(message, State):
-            self.state, self.was_ready, self.heard_at = message, True, time.monotonic()
+            self.state, self.was_ready = message, True
+            self.heard_at = self.reported_at = time.monotonic()
             self.owner_id = message.owner_id or self.owner_id
             if message.is_busy or message.batch:
                 self.active = self.heard_at

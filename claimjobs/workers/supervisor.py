@@ -361,7 +361,7 @@ class Supervisor:
             total=total,
             waiting=waiting,
             rate=self._rate.at(total.done),
-            ready=sum(child.was_ready for child in self.consumers),
+            ready=sum(child.reported_at > -math.inf for child in self.consumers),
             to_come=to_come,
             pause_reason=self._backlog.pause_reason,
         )

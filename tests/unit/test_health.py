@@ -1,14 +1,17 @@
-"""When /livez says that a restart is needed."""
+"""When /livez says that a restart is needed, and /readyz that consumers do not work."""
 
 from __future__ import annotations
 
 import time
 from itertools import chain, repeat
+from types import SimpleNamespace
+from typing import cast
 
 import pytest
 
+from claimjobs.metrics.backlog_reader import BacklogReader
 from claimjobs.report import Report
-from claimjobs.workers.endpoints import REPORTS_WITHIN, TICKS_WITHIN, stuck
+from claimjobs.workers.endpoints import REPORTS_WITHIN, TICKS_WITHIN, missing, stuck
 from claimjobs.workers.process_main import Plan
 from claimjobs.workers.process_slot import ProcessSlot
 from claimjobs.workers.run import Run
@@ -16,6 +19,8 @@ from claimjobs.workers.supervisor import Supervisor
 from claimjobs.workers.supervisor_pipe import State
 
 LONG = 600.0
+
+READABLE = cast(BacklogReader, SimpleNamespace(latest=lambda: SimpleNamespace(error=None)))
 
 
 def supervisor() -> Supervisor:
@@ -59,3 +64,16 @@ def test_a_supervisor_that_is_stuck_is_not() -> None:
     checked = supervisor()
     checked.ticked_at = time.monotonic() - TICKS_WITHIN - 1
     assert len(list(stuck(checked, LONG))) == 1
+
+
+def test_where_each_consumer_has_ended_and_none_reports_it_is_not_ready() -> None:
+    checked = Supervisor(Plan("postgresql://nobody@127.0.0.1:1/none"), Run(consumers=2))
+    assert list(missing(checked, READABLE)) == ["2 consumers are starting"]
+    for slot in checked.consumers:
+        slot.reap()
+    assert list(missing(checked, READABLE)) == [f"no consumer has reported for {REPORTS_WITHIN:g} s"]
+    checked.consumers[0].note(State(Report()))
+    checked.consumers[0].reap()
+    assert not list(missing(checked, READABLE))
+    checked.consumers[0].reported_at -= REPORTS_WITHIN
+    assert list(missing(checked, READABLE))
