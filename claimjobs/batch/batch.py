@@ -437,7 +437,8 @@ def instances(session: Session, entity: type[Any], roles: ColumnRoles, jobs: Seq
     Raises LookupError if the row of a job was deleted while it was claimed.
     """
     mapper = sa.inspect(entity)
-    names = [mapper.get_property_by_column(mapper.local_table.c[column.name]).key for column in roles.key]
+    column_of = {column.name: column for column in mapper.local_table.columns}
+    names = [mapper.get_property_by_column(column_of[name]).key for name in roles.key_names]
     columns = [getattr(entity, name) for name in names]
     keys = [job.key for job in jobs]
     chosen = columns[0].in_(keys) if len(columns) == 1 else sa.tuple_(*columns).in_(keys)

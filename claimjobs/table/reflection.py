@@ -53,7 +53,7 @@ def resolve(connection: sa.Connection, table: TableLike, columns: Columns | None
             if column.name not in there:
                 quote = quote_of(connection)
                 raise ColumnMissing(described.fullname, column.name, "its description in Python", quote)
-        return described
+        return named_as_there(described)
     inspector: Any = inspector_of(connection)
     found = sa.Table(bare, sa.MetaData(), schema=described.schema, autoload_with=inspector, resolve_fks=False)
     for role, kind in INSTANTS.items():
@@ -61,6 +61,17 @@ def resolve(connection: sa.Connection, table: TableLike, columns: Columns | None
         if instant is not None and isinstance(instant.type, sa.DateTime):
             instant.type = kind()  # it returns aware datetimes, also for a type without a time zone
     return found
+
+
+def named_as_there(table: sa.Table) -> sa.Table:
+    """The table whose columns have in Python the names of the database, and no others (`Column(..., key=...)`)."""
+    if all(column.key == column.name for column in table.columns):
+        return table
+    columns = [column._copy() for column in table.columns]
+    for column in columns:
+        column.key = column.name
+    key = sa.PrimaryKeyConstraint(*(column.name for column in table.primary_key))
+    return sa.Table(table.name, sa.MetaData(), *columns, key, schema=table.schema, comment=table.comment)
 
 
 def columns_in_database(connection: sa.Connection, table: sa.Table) -> dict[str, Any]:

@@ -166,8 +166,7 @@ def roles_of(table: sa.Table, columns: Columns | None = None) -> ColumnRoles:
     a key, and StateMissing or ColumnUnfit where the values do not distinguish the states.
     """
     given = columns or Columns()
-    # In Python a column may have another name: `Column(..., key=...)`.
-    there = {column.name: column for column in table.columns}
+    there = table.columns
     names = {role: name for role, name in given.names.items() if name != role or name in there}
     key_names = given.key_names or tuple(column.name for column in table.primary_key)
     named = (*names.items(), *(("key", name) for name in key_names))
@@ -188,7 +187,7 @@ def roles_of(table: sa.Table, columns: Columns | None = None) -> ColumnRoles:
         name=str(table.fullname),  # not the subclass of str that SQLAlchemy uses for some names
         key=key,
         key_names=tuple(key_names),
-        columns=tuple(there),
+        columns=tuple(there.keys()),
         payload=tuple(column for column in table.columns if column not in {*found.values(), *key}),
         default_order=key if priority is None else tuple(dict.fromkeys((priority, *key))),
         state=state,

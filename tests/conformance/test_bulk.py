@@ -70,20 +70,20 @@ def test_defaults_that_are_not_the_databases_are_filled_in(backend: Backend, def
     assert [value for value, *_ in as_stored(backend, table)] == [wanted or n for n in range(1, MANY + 1)]
 
 
-def test_columns_go_by_their_names_in_python_and_may_be_called_anything_in_the_database(backend: Backend) -> None:
+def test_columns_go_by_their_names_in_the_database_which_may_be_anything(backend: Backend) -> None:
     table = sa.Table(
         "strange % names",
         sa.MetaData(),
         sa.Column("id", sa.Integer, primary_key=True),
-        sa.Column('50% of "it" VALUES (%s)', sa.String(8), key="half"),
+        sa.Column(half := '50% of "it" VALUES (%s)', sa.String(8), key="half"),
         sa.Column("Select", sa.String(8)),
     )
     queue = queue_of(backend, table)
-    rows = [{"Select": f"s{n}", "half": f"h{n}"} for n in range(MANY)]
+    rows = [{"Select": f"s{n}", half: f"h{n}"} for n in range(MANY)]
     assert queue.enqueue(rows) == MANY
     with backend.engine.connect() as connection:
         there = connection.execute(sa.select(table.c.half, table.c.Select).order_by(table.c.id)).all()
-    assert [tuple(row) for row in there] == [(row["half"], row["Select"]) for row in rows]
+    assert [tuple(row) for row in there] == [(row[half], row["Select"]) for row in rows]
 
 
 def test_an_expression_is_no_value_for_many_rows_nor_for_few(backend: Backend) -> None:

@@ -11,9 +11,9 @@ import sqlalchemy as sa
 from sqlalchemy.dialects import mysql
 from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
 
-from claimjobs import Columns, Queue
+from claimjobs import Columns, PerKey, Queue, key_tables, make
 from claimjobs.dialects.types import Instant
-from claimjobs.errors import ColumnMissing, ColumnUnfit, KeyUnfit, StateMissing
+from claimjobs.errors import BadRow, ColumnMissing, ColumnUnfit, KeyUnfit, StateMissing
 from tests.backends import Backend
 from tests.conformance.jobs import counted, dead_jobs, way_of_a_claim
 from tests.conformance.owners import declare_dead, still
@@ -396,15 +396,29 @@ def test_a_binary_key_behind_a_decorated_type(backend: Backend) -> None:
     assert queue.stats().left == 2
 
 
-def test_a_column_with_another_name_in_python(backend: Backend) -> None:
+def test_a_column_with_another_name_in_python_is_named_as_in_the_database(backend: Backend) -> None:
+    """In rows, in jobs, and in texts for a Queue. An expression has the columns of the user's description."""
     table = table_of(
-        "tasks", sa.Column("nr", sa.Integer, primary_key=True, key="number"), sa.Column("worker", sa.Integer)
+        "tasks",
+        sa.Column("nr", sa.Integer, primary_key=True, key="number"),
+        sa.Column("name", sa.String(9), key="customer", nullable=False, unique=True),
+        sa.Column("worker", sa.Integer),
     )
+    sa.Index("tasks_claim", table.c.worker, table.c.customer, table.c.number)
     table.info["claimjobs"] = Columns(status=None, owner_id="worker")
-    queue = backend.queue(table)
-    queue.enqueue([{"number": 1}, {"number": 2}])
-    with queue.claim() as batch:
-        assert [job.nr for job in batch] == [1, 2]
+    queue = backend.queue(table, on_done="delete")
+    make(backend.engine, key_tables(backend.engine, table, ["name"]))
+    assert queue.enqueue([{"nr": nr, "name": name} for nr, name in enumerate("abcb")], unique=["name"]) == 3
+    with pytest.raises(BadRow, match="has no column 'number': it has nr, name, worker"):
+        queue.enqueue({"number": 9})
+    where = table.c.customer > "a"
+    for order in ("-name", table.c.customer.desc()):
+        with backend.bare_queue(table, where=where, order_by=order, on_done="delete") as queue, queue.claim() as batch:
+            assert [(job.nr, job["name"]) for job in batch.jobs] == [(2, "c"), (1, "b")]
+            batch.release()
+    per_key = PerKey("name", at_most=1)
+    with backend.bare_queue(table, where=where, per_key=per_key, on_done="delete") as queue, queue.claim() as batch:
+        assert {job.nr for job in batch.jobs} == {1, 2}
 
 
 @pytest.mark.requires("partial indexes")

@@ -25,13 +25,13 @@ class Customer(Base):
 
 
 class Order(Base):
-    """Two columns are its key; one of them has another name in Python."""
+    """Two columns are its key. One has another name as an attribute, and one in its table, too."""
 
     __tablename__ = "orders"
     __table_args__ = {"mysql_engine": "InnoDB"}  # noqa: RUF012
     __claimjobs__ = Columns(status=None, owner_id="worker")
-    shop: Mapped[int] = mapped_column(primary_key=True, autoincrement=False)
-    nr: Mapped[int] = mapped_column("number", primary_key=True, autoincrement=False)
+    shop: Mapped[int] = mapped_column("shop_id", primary_key=True, autoincrement=False)
+    nr: Mapped[int] = mapped_column("number", key="nr", primary_key=True, autoincrement=False)
     customer_id: Mapped[int] = mapped_column(sa.ForeignKey("customers.id"))
     worker: Mapped[int | None]
     sent: Mapped[bool] = mapped_column(default=False)
