@@ -103,12 +103,15 @@ class Batch:
 
     def __iter__(self) -> Iterator[Job]:
         """Each job without an outcome that is not cancelled. When the next job is asked for, the one before is done."""
-        for job in self._order:
-            if job.key in self._undecided and not job.is_lost:
-                self._begin(job)
-                yield job
-                if not self.settled and job.key in self._undecided:
-                    self.done(job)
+        try:
+            for job in self._order:
+                if job.key in self._undecided and not job.is_lost:
+                    self._begin(job)
+                    yield job
+                    if not self.settled and job.key in self._undecided:
+                        self.done(job)
+        finally:
+            self._writes.in_loop = False
         if not self.settled:
             self._finish()
 
@@ -120,8 +123,9 @@ class Batch:
 
         If a job fails or is released, its writes are undone, and those of the other jobs are committed. So before the
         first statement of a job a savepoint is set. A statement that you send through the driver's own connection is
-        not seen: read `batch.connection` in that job before. Raises NoOpenTransaction unless the Queue was made with
-        `hold="transaction"`.
+        not seen: read `batch.connection` in that job before. What you write before or after the loop may be for any
+        job, so from then on no single one can fail or be released: BatchMisused. Raises NoOpenTransaction unless the
+        Queue was made with `hold="transaction"`.
         """
         return self._writes.connection
 
@@ -280,7 +284,7 @@ class Batch:
                 self.release(job)
 
     def _undo(self, jobs: Sequence[Job]) -> None:
-        """Undo the writes of the current job if it is one of these, which are not done."""
+        """Undo the writes of these jobs, which are not done. Raises BatchMisused if that is not possible."""
         keys = self._keys_of(jobs)
         for key in keys:
             if key in self._kept:
@@ -288,6 +292,7 @@ class Batch:
                     f"the writes for job {key_in_message(key)} were kept when the loop moved on, and cannot be undone "
                     "alone: put the work in `with batch:`, and fail or release the job while the loop is at it"
                 )
+        self._writes.undo_outside(of_all=len(keys) == len(self._jobs))
         if self._current is not None and self._current.key in keys:
             self._writes.undo_job()
             self._current = None
@@ -334,8 +339,8 @@ class Batch:
         return self._hold.split(self._claimed, keeper)
 
     def _undo_what_raised(self) -> None:
-        """After an exception outside of a job, no write is known to be of one job: undo all; no job is done."""
-        if self._current is None and self._writes.undo_all():
+        """After an exception or a write outside of a job no write is known to be of one: undo all; no job is done."""
+        if (self._current is None or self._writes.wrote_outside) and self._writes.undo_all():
             self._undecided = dict(self._jobs)
             self._outcomes = Outcomes(jobs=self._jobs)
             self._kept.clear()
@@ -360,7 +365,11 @@ class Batch:
         elif error is not None:
             self._undo_what_raised()
         if self._undecided:
-            self.release()
+            try:
+                self.release()
+            except BatchMisused as misused:
+                self._leave(misused)
+                raise
         if len(self._outcomes) < len(self._jobs):  # an exception came between the decision and the outcome
             self._outcomes.released.update(dict.fromkeys(self._jobs.keys() - set(self._outcomes.keys())))
         for failure in self._outcomes.suspects.values():

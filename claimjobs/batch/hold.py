@@ -9,10 +9,10 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
 import sqlalchemy as sa
 
-from claimjobs.batch.open_transaction import HandlerWrites
 from claimjobs.claim.candidate_range import CandidateRange
 from claimjobs.claim.claim_plan import ClaimPlan, ClaimPlans
 from claimjobs.claim.strategy import NOTHING, ClaimRequest, ClaimResult
@@ -20,7 +20,7 @@ from claimjobs.control import Control
 from claimjobs.database.connection import Connector
 from claimjobs.database.statement_size import most_keys
 from claimjobs.dialects import Key
-from claimjobs.errors import ClaimjobsError
+from claimjobs.errors import ClaimjobsError, NoOpenTransaction
 from claimjobs.options import Liveness, Retry
 from claimjobs.report import Report
 from claimjobs.settle.failures import Failures
@@ -31,6 +31,9 @@ from claimjobs.statements.find import ends
 from claimjobs.statements.owners import paused
 from claimjobs.table.backend import Backend
 from claimjobs.table.predicates import Where
+
+if TYPE_CHECKING:  # it is imported by the first session
+    from sqlalchemy.orm import Session
 
 
 @dataclass(frozen=True)
@@ -45,6 +48,48 @@ class HoldContext:
     control: Control
     """The control of the consumer's loops. It is told of a pause, and of jobs that were reclaimed."""
     failures: Failures
+
+
+class HandlerWrites:
+    """What the handler of a batch writes for its jobs. By lease it writes elsewhere: this class does nothing."""
+
+    in_loop = False
+    """Whether a loop over the batch is at a job."""
+    wrote_outside = False
+    """Whether something was written since the claim while it was at none, which may be for any job."""
+
+    @property
+    def connection(self) -> sa.Connection:
+        """The connection whose open transaction holds the jobs. Raises NoOpenTransaction if there is none."""
+        raise NoOpenTransaction("is empty or held by lease, and has no open transaction")
+
+    def session(self, **options: Any) -> Session:
+        """A session on the connection."""
+        from sqlalchemy.orm import Session  # noqa: PLC0415
+
+        return Session(self.connection, **options)
+
+    def begin_job(self) -> None:
+        """Begin a job."""
+
+    def keep_job(self) -> bool:
+        """End a job that is done, and keep its writes. Returns whether there were some.
+
+        Raises the error by which the database refuses what the sessions had not written until now: undo the job then.
+        """
+        return False
+
+    def undo_job(self) -> None:
+        """Undo the writes of the current job."""
+
+    def undo_all(self) -> bool:
+        """Undo all writes since the claim. Returns whether there were some."""
+        return False
+
+    def undo_outside(self, *, of_all: bool) -> None:
+        """Undo what was written while the loop was at no job. Raises BatchMisused unless that is for jobs of which none
+        is done (`of_all`).
+        """
 
 
 class Hold(ABC):

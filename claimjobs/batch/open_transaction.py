@@ -14,12 +14,14 @@ from typing import TYPE_CHECKING, Any, Final
 
 import sqlalchemy as sa
 
+from claimjobs.batch.hold import HandlerWrites
 from claimjobs.claim.strategy import ClaimResult
 from claimjobs.database.connection import Connector
 from claimjobs.database.error_translation import raised_as_sqlalchemy_does, reason
 from claimjobs.database.transactions import HELD, in_utc, savepoint
 from claimjobs.dialects.error_codes import LOST, READ_ONLY
-from claimjobs.errors import BatchRolledBack, CrossedFork, NoOpenTransaction, ReadOnly, WriteSwallowed
+from claimjobs.dialects.lexis import CHANGES_NOTHING
+from claimjobs.errors import BatchMisused, BatchRolledBack, CrossedFork, NoOpenTransaction, ReadOnly, WriteSwallowed
 from claimjobs.job import entry_of
 from claimjobs.options import Liveness, Retry
 from claimjobs.report import Report
@@ -152,15 +154,15 @@ class OpenTransaction(Connector):
             self._connection.info[HELD] = self._backend.roles.name, claimed.jobs
 
     def listen(self) -> None:
-        """Set the savepoint of a job before its first statement, until the transaction ends. A handler may have kept
-        the connection, so it need not ask for it.
+        """Tell the batch of each statement, until the transaction ends. A handler may have kept the connection, so it
+        need not ask for it.
         """
         sa.event.listen(self.connection, "before_cursor_execute", self._before_statement)
         self._listens = True
 
-    def _before_statement(self, *_: Any) -> None:
+    def _before_statement(self, _connection: Any, _cursor: Any, statement: str, *_: Any) -> None:
         if self.batch is not None:
-            self.batch.save_job()
+            self.batch.note(statement)
 
     def set_savepoint(self, name: str, *, again: bool) -> None:
         """As `Sessions.set_savepoint`. Raises BatchRolledBack: a statement after that would be in no transaction."""
@@ -224,38 +226,6 @@ class OpenTransaction(Connector):
                 raise ReadOnly(self._table_name, "it refused the last settle")
 
 
-class HandlerWrites:
-    """What the handler of a batch writes for its jobs. By lease it writes elsewhere: this class does nothing."""
-
-    @property
-    def connection(self) -> sa.Connection:
-        """The connection whose open transaction holds the jobs. Raises NoOpenTransaction if there is none."""
-        raise NoOpenTransaction("is empty or held by lease, and has no open transaction")
-
-    def session(self, **options: Any) -> Session:
-        """A session on the connection."""
-        from sqlalchemy.orm import Session  # noqa: PLC0415
-
-        return Session(self.connection, **options)
-
-    def begin_job(self) -> None:
-        """Begin a job."""
-
-    def keep_job(self) -> bool:
-        """End a job that is done, and keep its writes. Returns whether there were some.
-
-        Raises the error by which the database refuses what the sessions had not written until now: undo the job then.
-        """
-        return False
-
-    def undo_job(self) -> None:
-        """Undo the writes of the current job."""
-
-    def undo_all(self) -> bool:
-        """Undo all writes since the claim. Returns whether there were some."""
-        return False
-
-
 class BatchTransaction(HandlerWrites):
     """What the jobs of one batch write: a savepoint for each job, set before its first statement, in place of the one
     of the job before. SQLAlchemy's own would be two round trips more for each job.
@@ -305,6 +275,13 @@ class BatchTransaction(HandlerWrites):
             self._own.set_savepoint(JOB, again=self._is_set)
             self._is_set = True
 
+    def note(self, statement: str) -> None:
+        """This statement is sent next."""
+        if self._working:
+            self.save_job()
+        elif not (self.in_loop or self.wrote_outside):  # in the loop, it is for the job that has just failed
+            self.wrote_outside = CHANGES_NOTHING.match(statement) is None
+
     def session(self, **options: Any) -> Session:
         usual = {"join_transaction_mode": "create_savepoint", "expire_on_commit": False}
         session = super().session(**{**usual, **options})
@@ -313,7 +290,7 @@ class BatchTransaction(HandlerWrites):
 
     def begin_job(self) -> None:
         self._flush()
-        self._working = True
+        self._working = self.in_loop = True
 
     def keep_job(self) -> bool:
         self._flush(of_a_job=True)
@@ -333,8 +310,17 @@ class BatchTransaction(HandlerWrites):
         self._roll_back(self._intact)  # SQLAlchemy wants the inner one first
         self._roll_back(self._outer)
         wrote, self._outer, self._intact = self._outer is not None, None, None
-        self._wrote = self._is_set = False
+        self._wrote = self._is_set = self.wrote_outside = False
         return wrote
+
+    def undo_outside(self, *, of_all: bool) -> None:
+        if self.wrote_outside and not of_all:
+            raise BatchMisused(
+                "what was written while the loop was at no job may be for any job, and cannot be undone for one: write "
+                "for each job in `for job in batch`, or fail and release jobs before you write for the others"
+            )
+        if self.wrote_outside:
+            self.undo_all()
 
     @contextlib.contextmanager
     def committed(self) -> Iterator[tuple[sa.Connection, sa.NestedTransaction | None]]:

@@ -16,8 +16,8 @@ from dataclasses import replace
 
 import sqlalchemy as sa
 
-from claimjobs.batch.hold import Following, Hold, HoldContext
-from claimjobs.batch.open_transaction import BatchTransaction, HandlerWrites, IsolatingSettle, OpenTransaction
+from claimjobs.batch.hold import Following, HandlerWrites, Hold, HoldContext
+from claimjobs.batch.open_transaction import BatchTransaction, IsolatingSettle, OpenTransaction
 from claimjobs.claim.claim_plan import ClaimPlan
 from claimjobs.claim.record import record_of
 from claimjobs.claim.strategy import LATER, NOTHING, ClaimRequest, ClaimResult
