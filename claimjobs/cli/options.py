@@ -50,6 +50,18 @@ class Seconds(Number):
         super().__init__(least or 0, LONGEST, min_open=least is None)
 
 
+class Text(click.types.StringParamType):
+    """A text that a driver can send. The bytes of a terminal or a script in another encoding are no such text."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        text = str(super().convert(value, param, ctx))
+        try:
+            text.encode()
+        except UnicodeEncodeError:
+            self.fail("it is not UTF-8: write it in that encoding", param, ctx)
+        return text
+
+
 if TYPE_CHECKING:
     Parameter = click.ParamType[timedelta]
 else:
@@ -76,8 +88,10 @@ NOTED: Final = "claimjobs.noted"
 
 
 def with_variables(command: click.Command, *path: str) -> click.Command:
-    """The command, with an environment variable for each option, which its help shows."""
+    """The command, with an environment variable for each option, which its help shows. Each text is a `Text`."""
     for option in command.params:
+        if isinstance(option.type, click.types.StringParamType):
+            option.type = Text()
         if isinstance(option, click.Option) and option.name != "version":
             words = "_".join(("CLAIMJOBS", *path, max(option.opts, key=len).removeprefix("--")))
             option.envvar = option.envvar or words.replace("-", "_").upper()

@@ -51,5 +51,8 @@ def _secrets(url: str) -> Iterator[str]:
 def _writings(secret: str) -> Iterator[str]:
     """The forms of a secret: as written, as sent, and as a message may show it."""
     for meant in {secret, unquote(secret), unquote_plus(secret)} - {"", MASK}:
-        yield from (meant, quote(meant), quote(meant, safe=""), quote(meant, safe=" +"), quote_plus(meant))
+        # A byte that is no UTF-8 is half of a surrogate pair, which must be no error where one is told of.
+        yield meant
+        yield from (quote(meant, safe, errors="surrogatepass") for safe in ("/", "", " +"))
+        yield quote_plus(meant, errors="surrogatepass")
         yield from (repr(meant)[1:-1], json.dumps(meant)[1:-1], " ".join(meant.split()))

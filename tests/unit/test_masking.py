@@ -59,6 +59,11 @@ def test_a_secret_of_a_known_url_is_never_seen(url: str, secret: str) -> None:
                 assert TAIL not in seen
 
 
+def test_a_secret_that_is_not_utf8_is_masked_and_no_error() -> None:
+    url = f"mysql://app:{HEAD}\udcff{TAIL}@db/shop"
+    assert masked(f"cannot reach {HEAD}\udcff{TAIL}", [url]) == "cannot reach ***"
+
+
 @settings(max_examples=20, deadline=None)
 @given(secret=SECRETS)
 @pytest.mark.parametrize("url", URLS)

@@ -387,6 +387,14 @@ BAD_URLS = [
     "mysql://ap p:{}@127.0.0.1:1/shop",
     "☃://app:{}@127.0.0.1:1/shop",
 ]
+TAKING_TEXT = [
+    *("list --where @", "purge --older-than 1d --where @", "dead retry --where @", "explain --where @"),
+    *("explain --order-by @", "pause --reason @", "cancel 1 --reason @", "show @", "start-processing @"),
+]
+NOT_UTF8 = [
+    *(case(line, USAGE, said="it is not UTF-8", value="M\udcffller") for line in TAKING_TEXT),
+    Case(("status", "--url", f"mysql://app:{SECRET}\udcff@127.0.0.1:1/shop"), (USAGE,), "it is not UTF-8"),
+]
 URLS = [
     Case((*verbose, command, "--url", url.replace("{}", SECRET)), (CONNECTION,))
     for url in BAD_URLS

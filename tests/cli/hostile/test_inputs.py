@@ -20,7 +20,7 @@ from tests.flavours import FAMILIES
 STATES = Counter({"unclaimed": 3, "claimed": 3, "done": 3, "dead": 3})
 COUNTED = sa.text("SELECT status, count(*) FROM jobs GROUP BY status")
 EVERYWHERE = [*inputs.PREDICATES, *inputs.OPTIONS, *inputs.ROWS, *inputs.LONG_NAMES]
-ANYWHERE = [*inputs.NUMBERS, *inputs.URLS]
+ANYWHERE = [*inputs.NUMBERS, *inputs.URLS, *inputs.NOT_UTF8]
 
 
 @pytest.fixture(scope="module", params=FAMILIES)
