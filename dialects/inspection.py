@@ -168,6 +168,7 @@ class TableRules(Protocol):
     comment_of: ClassVar[sa.TextClause | None] = None
     """None: as SQLAlchemy asks."""
     unused_of: ClassVar[sa.TextClause]
+    unusual_of: ClassVar[sa.TextClause]
     child_of: ClassVar[sa.TextClause | None] = None
     partitioned_by: ClassVar[sa.TextClause]
     updated_of: ClassVar[sa.TextClause | None] = None
@@ -220,6 +221,12 @@ class TableRules(Protocol):
     def unused_indexes(self, connection: sa.Connection, table: sa.Table) -> Collection[str]:
         """The names of indexes of this table that no statement can use, although they are there."""
         return [row[0] for row in self._asked(connection, self.unused_of, table)]
+
+    def unusual_parts(self, connection: sa.Connection, table: sa.Table) -> Mapping[Any, bool]:
+        """The columns of indexes, by the names of both, that do not rise. True: it falls, and its NULLs are where an
+        order has them. False: it gives no order, or not that of all rows.
+        """
+        return {(row[0], row[1]): bool(row[2]) for row in self._asked(connection, self.unusual_of, table)}
 
     def child(self, connection: sa.Connection, table: sa.Table) -> str | None:
         """A table with keys of its own whose rows are read together with those of this one; None if there is none."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import sqlalchemy as sa
@@ -12,7 +12,7 @@ from claimjobs.dialects import dialect_of
 from claimjobs.table.ddl import text
 from claimjobs.table.definitions import fitting
 from claimjobs.table.predicates import column_of
-from claimjobs.table.roles import ColumnRoles, is_partial
+from claimjobs.table.roles import ColumnRoles
 
 
 def claim_index(roles: ColumnRoles, order: Sequence[sa.ColumnElement[Any]]) -> sa.Index | None:
@@ -20,20 +20,29 @@ def claim_index(roles: ColumnRoles, order: Sequence[sa.ColumnElement[Any]]) -> s
 
     None if the key's own index does, and for an order by anything but columns.
     """
-    state = [column for column in (roles.status, roles.owner_id) if column is not None][:1]
-    if not state and tuple(order) == roles.key:
+    parts = _parts(roles, order)
+    if not parts:
         return None
-    falling: dict[str, bool] = {}
-    for by in (*state, *order, *_behind(roles)):
-        column, falls = column_of(by)
-        if column is None:
-            return None
-        falling.setdefault(column.name, falls)
     # Over a copy of the table, so that a user's description does not get one more index.
     columns = (sa.Column(column.name, column.type) for column in roles.table.columns)
     copy = sa.Table(roles.table.name, sa.MetaData(schema=roles.table.schema), *columns)
-    parts = (copy.c[name].desc() if falls else copy.c[name] for name, falls in falling.items())
-    return sa.Index(fitting(f"{copy.name}_claim"), *parts)
+    sorted_by = (copy.c[name].desc() if falls else copy.c[name] for name, falls in parts.items())
+    return sa.Index(fitting(f"{copy.name}_claim"), *sorted_by)
+
+
+def _parts(roles: ColumnRoles, order: Sequence[sa.ColumnElement[Any]]) -> dict[str, bool | None]:
+    """The columns of the claim index, each with its direction as `holds` wants it. Empty: there is no such index."""
+    state = [column for column in (roles.status, roles.owner_id) if column is not None][:1]
+    if not state and tuple(order) == roles.key:
+        return {}
+    parts: dict[str, bool | None] = {column.name: None for column in state}
+    for column, falls in map(column_of, order):
+        if column is None:
+            return {}
+        parts.setdefault(column.name, falls)
+    for column in _behind(roles):
+        parts.setdefault(column.name, None)
+    return parts
 
 
 def _behind(roles: ColumnRoles) -> list[sa.Column[Any]]:
@@ -50,34 +59,44 @@ def sweep_order(connection: sa.Connection, roles: ColumnRoles) -> Sequence[sa.Co
     order = roles.default_order
     if not all(isinstance(column.type, sa.Integer) for column in order):
         return ()
-    index = claim_index(roles, order)
-    if index is None:
-        return order
+    parts = _parts(roles, order)
     behind = {column.name for column in _behind(roles)}
-    found = (each for each in indexes_of(connection, roles.table) if not is_partial(each))
-    return order if holds(found, [column.name for column in index.columns if column.name not in behind]) else ()
+    wanted = {name: falls for name, falls in parts.items() if name not in behind}
+    return order if not parts or holds(indexes_of(connection, roles.table), wanted) else ()
 
 
 def indexes_of(connection: sa.Connection, table: sa.Table) -> list[dict[str, Any]]:
-    """The indexes of a table in the database. `column_names` are all columns by which an index is sorted.
+    """The indexes of a table in the database. `column_names` are all columns by which an index is sorted, `falling`
+    those of them that descend. None stands for what gives no order, or not that of a statement.
 
     Of an index that no statement can use there is only the name.
     """
     inspector, dialect = sa.inspect(connection), dialect_of(connection)
     unused = dialect.table_rules.unused_indexes(connection, table)
+    falls = dialect.table_rules.unusual_parts(connection, table)
     key: list[str] = []
     if dialect.indexes_end_in_the_key:
         key = inspector.get_pk_constraint(table.name, schema=table.schema)["constrained_columns"]
     found: dict[Any, Any] = {name: {"name": name, "column_names": []} for name in unused}
     for index in inspector.get_indexes(table.name, schema=table.schema):
-        if index["name"] not in found:
-            found[index["name"]] = {**index, "column_names": list(dict.fromkeys((*index["column_names"], *key)))}
+        if (name := index["name"]) not in found:
+            parts = dict.fromkeys((*index["column_names"], *key))
+            sorted_by = [part if falls.get((name, part), True) else None for part in parts]
+            falling = {part for part in sorted_by if (name, part) in falls}
+            found[name] = {**index, "column_names": sorted_by, "falling": falling}
     return list(found.values())
 
 
-def holds(found: Iterable[Any], columns: Sequence[str]) -> bool:
-    """Whether an index begins with these columns."""
-    return any(other["column_names"][: len(columns)] == list(columns) for other in found)
+def holds(found: Iterable[Any], wanted: Mapping[str, bool | None]) -> bool:
+    """Whether an index begins with these columns, and gives their order when it is read from one end or the other:
+    each column rises (False) or falls (True); None: that does not matter.
+    """
+    for index in found:
+        if index["column_names"][: len(wanted)] == [*wanted]:
+            turned = {falls != (name in index["falling"]) for name, falls in wanted.items() if falls is not None}
+            if len(turned) < 2:
+                return True
+    return False
 
 
 class MissingIndex(NamedTuple):
@@ -101,18 +120,16 @@ def missing_index(
     found: Sequence[Any],
 ) -> MissingIndex | None:
     """The claim index, if none of the indexes that were `found` (`indexes_of`) has all columns of phase 1."""
-    index = claim_index(roles, order)
-    if index is None:
+    index, parts = claim_index(roles, order), _parts(roles, order)
+    if index is None or holds(found, parts):
         return None
-    parts, taken = index.columns.keys(), {other["name"] for other in found}
+    taken = {other["name"] for other in found}
     suspect = None if roles.suspect is None else roles.suspect.name
-    if holds(found, parts):
-        return None
     effect = "claims have no index"
-    if holds(found, [name for name in parts if name != suspect]):
+    if holds(found, {name: falls for name, falls in parts.items() if name != suspect}):
         effect = "claims read rows that they do not take"
     else:
-        for more in ((), parts[:2][-1:], parts):  # a queue on this table with another order may have the usual name
+        for more in ((), [*parts][:2][-1:], parts):  # a queue on this table with another order may have the usual name
             index.name = quoted_name(fitting("_".join((roles.table.name, "claim", *more))), quote=None)
             if index.name not in taken:
                 break

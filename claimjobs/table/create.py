@@ -17,7 +17,7 @@ from claimjobs.dialects.inspection import LOCK_TIMEOUT
 from claimjobs.errors import AccessDenied, TableInUse, UnfitTable
 from claimjobs.table.acceptance import check_no_own, check_table
 from claimjobs.table.backend import columns_for, jobs_of
-from claimjobs.table.claim_index import holds
+from claimjobs.table.claim_index import holds, indexes_of
 from claimjobs.table.columns import Columns
 from claimjobs.table.ddl import bad_name, check_names, side_car_name, table_comment
 from claimjobs.table.definitions import (
@@ -169,10 +169,12 @@ def _make(connection: sa.Connection, dialect: Dialect, tables: list[sa.Table], r
         if not is_made_by_us(connection, table):
             continue
         columns = columns_in_database(connection, table).keys()
-        found = sa.inspect(connection).get_indexes(table.name, schema=table.schema)
+        found = indexes_of(connection, table)
         for index in table.indexes:
             parts = index.columns.keys()
-            is_there = index.name in {other["name"] for other in found} or holds(found, [*parts][:-1])
+            is_there = index.name in {other["name"] for other in found} or holds(
+                found, dict.fromkeys(parts[:-1], False)
+            )
             if index.name == f"{table.name}_claim" and columns >= {*parts} and not is_there:
                 index.create(connection)
                 missing.append(index)

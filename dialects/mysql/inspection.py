@@ -145,6 +145,11 @@ class MySQLTableRules(TableRules):
     comment_of = _about("table_comment", "tables")
     # FORCE INDEX with an invisible one is error 1176.
     unused_of = _about("DISTINCT index_name", "statistics", "AND is_visible = 'NO'")
+    unusual_of = _about(
+        "index_name, column_name, sub_part IS NULL AND collation = 'D'",
+        "statistics",
+        "AND (sub_part IS NOT NULL OR coalesce(collation, '') <> 'A')",
+    )
     partitioned_by = _about("DISTINCT partition_expression, subpartition_expression", "partitions")
     updated_of = _about("column_name, extra", "columns", "AND extra LIKE '%on update%'")
     # If no collation is named, the columns of a JSON_TABLE have the connection's: comparing them is error 1267.

@@ -182,6 +182,14 @@ class PostgresTableRules(TableRules):
         "SELECT relname FROM pg_index JOIN pg_class ON pg_class.oid = indexrelid "
         "WHERE indrelid = to_regclass(:name) AND NOT indisvalid"
     )
+    # An option is 1 for DESC, and 2 for NULLS FIRST. Both are what DESC means in an order.
+    unusual_of = sa.text(
+        "SELECT relname, attname, coalesce(option = 3, false) AND amname = 'btree' AND indpred IS NULL "
+        "FROM pg_index JOIN pg_class ON pg_class.oid = indexrelid JOIN pg_am ON pg_am.oid = relam "
+        "CROSS JOIN unnest(indkey, indoption) AS part (number, option) "
+        "JOIN pg_attribute ON attrelid = indrelid AND attnum = number WHERE indrelid = to_regclass(:name) "
+        "AND (option <> 0 OR amname <> 'btree' OR indpred IS NOT NULL)"
+    )
     child_of = sa.text(
         "SELECT min(inhrelid::regclass::text) FROM pg_inherits JOIN pg_class ON pg_class.oid = inhparent "
         "WHERE inhparent = to_regclass(:name) AND relkind <> 'p'"

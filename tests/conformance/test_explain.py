@@ -80,6 +80,25 @@ def test_each_order_gets_an_index_of_its_own(backend: Backend) -> None:
         backend.run(statement)
 
 
+def test_an_index_in_another_order_or_without_all_rows_is_not_the_one_that_claims_read(backend: Backend) -> None:
+    queue = backend.queue(order_by="-e")
+    others = ["(status, e, id, run_at, suspect)"]
+    if backend.family == "postgres":
+        columns = "(status, e DESC, id, run_at, suspect)"
+        others += [f"{columns} WHERE e = '5'", columns.replace("DESC", "DESC NULLS LAST")]
+    for number, other in enumerate(others):
+        backend.run(f"CREATE INDEX other{number} ON jobs {other}")
+        [statement] = of(queue.explain(), "index").fix
+    backend.run(statement)
+    assert of(queue.explain(), "index").fix == ()
+
+
+def test_an_index_is_read_from_its_other_end(backend: Backend) -> None:
+    queue = backend.queue(order_by="-e")
+    backend.run("CREATE INDEX turned ON jobs (status, e, id DESC, run_at, suspect)")
+    assert of(queue.explain(), "index").fix == ()
+
+
 def test_an_order_by_an_expression_needs_an_index_of_its_own(backend: Backend) -> None:
     explained = filled(backend, order_by="length(d)").explain()
     assert of(explained, "index") == Finding("index", "warning", of(explained, "index").says)
