@@ -109,7 +109,7 @@ class Reaper:
     def reclaim_dead(self) -> int:
         """Reclaim the jobs of all dead and unknown owners; return how many. Raises the last error after all of them."""
         self._error = None
-        jobs = sum(map(self.reclaim_or_log, self.dead())) + self.reclaim_unknown()
+        jobs = sum(map(self.reclaim_or_log, self.dead())) + sum(map(self.reclaim_unknown, self.unknown()))
         if self._error is not None:
             raise self._error
         return jobs
@@ -120,13 +120,15 @@ class Reaper:
             return self.reclaim(seen)
         return 0
 
-    def reclaim_unknown(self) -> int:
-        """Reclaim the jobs of owners that are not in the owners table; return how many. Errors as `reclaim_or_log`."""
-        jobs = 0
-        for (owner,) in self._connector.rows(self._unknown, patience=0):
-            with self._logged(owner):
-                jobs += self.reclaim_by_id(owner)
-        return jobs
+    def unknown(self) -> list[int]:
+        """The ids of owners that hold jobs and are not in the owners table."""
+        return [owner for (owner,) in self._connector.rows(self._unknown, patience=0)]
+
+    def reclaim_unknown(self, owner: int) -> int:
+        """Reclaim the jobs of such an owner; return how many. Errors as `reclaim_or_log`."""
+        with self._logged(owner):
+            return self.reclaim_by_id(owner)
+        return 0
 
     @contextlib.contextmanager
     def _logged(self, owner: int) -> Iterator[None]:

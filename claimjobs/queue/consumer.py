@@ -159,7 +159,7 @@ class Consumer:
         Raises BadPredicate; KeyUnfit or WriteSwallowed if no claim can ever succeed.
         """
         hold, plans, backend = self.hold, self.plans, self.access.backend
-        if self.is_paused():
+        if self._is_paused(hold):
             return self.batch(NOTHING, following)
         if self._still_due is not None:
             self._still_due.check()
@@ -210,13 +210,13 @@ class Consumer:
             hold.give(claimed, batch, ahead=ahead)
         return batch
 
-    def is_paused(self) -> bool:
+    def _is_paused(self, hold: AnyHold) -> bool:
         """Whether the queue is paused. The database is asked while it is, if a pause is expected, and where no
         heartbeat does it.
         """
-        if self.control.paused or self.expects_pause or self.hold.pause_is_stale:
+        if self.control.paused or self.expects_pause or hold.pause_is_stale:
             self.expects_pause = False
-            self.hold.read_pause()
+            hold.read_pause()
         return self.control.paused
 
     def retries(self, where: Where) -> Retries:

@@ -330,6 +330,25 @@ def test_a_job_that_was_cancelled_before_it_hung_has_not_failed(backend: Backend
     assert (told, states(backend)) == ([], ["dead"])
 
 
+def test_a_heartbeat_that_is_late_is_written_between_two_dead_owners(
+    backend: Backend, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    owner = hold_of(still(backend.queue())).owner
+    beats: list[None] = []
+
+    def takes_long(_: object) -> int:
+        owner._next_beat = 0.0
+        return 0
+
+    monkeypatch.setattr(owner.row, "beat", lambda: beats.append(None))
+    for found, reclaim in (("dead", "reclaim_or_log"), ("unknown", "reclaim_unknown")):
+        monkeypatch.setattr(owner.reaper, found, lambda: [1, 2])
+        monkeypatch.setattr(owner.reaper, reclaim, takes_long)
+    owner.row.try_to_lead()
+    owner._reclaim_dead()
+    assert len(beats) == 4
+
+
 def test_an_on_hang_that_fails_ends_no_heartbeat(backend: Backend, caplog: pytest.LogCaptureFixture) -> None:
     queue = backend.queue(liveness=QUICK)
     queue.on_hang = lambda: 1 / 0  # type: ignore[assignment]

@@ -156,7 +156,7 @@ def test_what_was_reclaimed_before_an_error_is_reported(backend: Backend, monkey
     queue.enqueue(jobs(1))
     assert queue.claim(1)
     age(backend, queue.owner_id)
-    monkeypatch.setattr(Reaper, "reclaim_unknown", fails)
+    monkeypatch.setattr(Reaper, "unknown", fails)
     with pytest.raises(ServerUnreachable):
         other.reclaim()
     assert len(dead) == 1
