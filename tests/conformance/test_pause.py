@@ -33,7 +33,7 @@ def test_nothing_is_claimed_while_it_is_paused(backend: Backend, options: dict[s
     with queue.claim(1) as batch:
         batch.done()
     operator.pause("the mail server is down")
-    backend.wait_for(queue._consumer.is_paused, "the pause is noticed")
+    backend.wait_for(lambda: queue._consumer._is_paused(queue._consumer.hold), "the pause is noticed")
     queue.enqueue(jobs(1))
     assert len(queue.claim(10)) == 0
     with backend.queue(**options) as newcomer:
