@@ -71,6 +71,10 @@ class Sessions(Protocol):
         takes long, with their seconds. Empty: there is no such limit."""
         return {str(name): float(seconds) for name, seconds in connection.execute(self.limits) if seconds}
 
+    def is_aborted(self, driver_connection: Any) -> bool:
+        """Whether the server refuses all that follows in the open transaction, because a statement of it failed."""
+        return False
+
     def set_savepoint(self, cursor: Any, name: str, *, again: bool) -> None:
         """Set a savepoint through a cursor of the driver. `again`: in place of the one with this name."""
         cursor.execute(f"SAVEPOINT {name}")  # it replaces one with its name

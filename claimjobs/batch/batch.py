@@ -260,8 +260,8 @@ class Batch:
 
     def _begin(self, job: Job) -> None:
         self._finish()
-        self._current = job
         self._writes.begin_job()
+        self._current = job
 
     def _finish(self) -> None:
         """End the current job. Its writes stay if it is done, and are undone if it has no outcome. If the database

@@ -70,12 +70,13 @@ class HandlerWrites:
         return Session(self.connection, **options)
 
     def begin_job(self) -> None:
-        """Begin a job."""
+        """Begin a job. Raises the error of what was written outside of any, as `keep_job`."""
 
     def keep_job(self) -> bool:
         """End a job that is done, and keep its writes. Returns whether there were some.
 
-        Raises the error by which the database refuses what the sessions had not written until now: undo the job then.
+        Raises the error by which the database refuses what the sessions had not written until now, or one if it refuses
+        all, because the handler went on after an error: undo the job then.
         """
         return False
 

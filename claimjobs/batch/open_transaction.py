@@ -37,6 +37,10 @@ if TYPE_CHECKING:  # it is imported by the first session, see `connection_in`
 
 JOB: Final = "claimjobs_job"
 """The savepoint of a job."""
+ABORTED: Final = (
+    "a statement failed and the handler went on, but the server refuses all that follows in this transaction: let the "
+    "error leave the handler, or catch it around `with connection.begin_nested():`"
+)
 ENDED: Final = "has no open transaction any more, because its handler committed, rolled back or closed it"
 
 
@@ -76,6 +80,14 @@ class OpenTransaction(Connector):
     def is_open(self) -> bool:
         """Whether the transaction is open, as far as this process knows."""
         return self._transaction is not None and self._transaction.is_active
+
+    @property
+    def is_aborted(self) -> bool:
+        """Whether the server refuses all that follows, because a statement failed. It keeps the locks."""
+        connection = self._connection
+        if not self.is_open or connection is None or connection.closed or connection.invalidated:
+            return False
+        return self._dialect.sessions.is_aborted(connection.connection.driver_connection)
 
     @property
     def _was_ended(self) -> bool:
@@ -293,7 +305,7 @@ class BatchTransaction(HandlerWrites):
         self._working = self.in_loop = True
 
     def keep_job(self) -> bool:
-        self._flush(of_a_job=True)
+        self._flush()
         wrote, self._wrote, self._working = self._wrote, False, False
         return wrote
 
@@ -323,16 +335,22 @@ class BatchTransaction(HandlerWrites):
             self.undo_all()
 
     @contextlib.contextmanager
-    def committed(self) -> Iterator[tuple[sa.Connection, sa.NestedTransaction | None]]:
-        """A `with` block that writes the outcomes: all is committed, or nothing. It gets the connection, and a
-        savepoint from before all writes of the batch, if there were some. Raises BatchRolledBack.
+    def committed(self) -> Iterator[tuple[sa.Connection, sa.NestedTransaction | None, Exception | None]]:
+        """A `with` block that writes the outcomes: all is committed, or nothing. It gets the connection, a savepoint
+        from before all writes of the batch, if there were some, and the error if the database refuses these writes:
+        roll back to the savepoint then. Raises BatchRolledBack.
         """
+        refused: Exception | None = None
         try:
-            self._flush()
+            try:
+                self._flush()
+            except sa.exc.SQLAlchemyError as error:
+                refused = error
+                self._roll_back(self._intact)
             with self._own.committed() as connection:
-                if self._intact is not None:
+                if self._intact is not None and refused is None:
                     self._intact.commit()
-                yield connection, self._outer
+                yield connection, self._outer, refused
         finally:
             for session in self._sessions:  # a session that the user keeps must not write in the next batch
                 session.expunge_all()
@@ -346,10 +364,12 @@ class BatchTransaction(HandlerWrites):
                 if savepoint.is_active:
                     savepoint.rollback()
 
-    def _flush(self, *, of_a_job: bool = False) -> None:
-        """Write what the sessions still have for the current job, and end their savepoints."""
+    def _flush(self) -> None:
+        """Write what the sessions still have, and end their savepoints. Raises as `keep_job`."""
+        if self._outer is not None and self.transaction.is_aborted:
+            raise sa.exc.StatementError(ABORTED, None, None, None)
         if self._sessions and self._own.is_open:  # else a commit would be one of a transaction of theirs
-            with self._own.or_gone(but_of_a_row=of_a_job):
+            with self._own.or_gone(but_of_a_row=True):
                 for session in self._sessions:
                     session.commit()
 
@@ -386,7 +406,10 @@ class IsolatingSettle:
         outcomes = self.written
         # Errors and values of columns may be refused.
         with_savepoint = with_savepoint or bool(outcomes.failed or outcomes.columns)
-        with batch.committed() as (connection, outer):
+        with batch.committed() as (connection, outer, refused):
+            if refused is not None:
+                self._isolate(connection, refused, outer)
+                return
             try:
                 self._write(connection, outcomes, with_savepoint=with_savepoint)
             except WriteSwallowed:

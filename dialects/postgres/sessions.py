@@ -25,6 +25,8 @@ from claimjobs.dialects.sessions import ISOLATION, Sessions
 PREPARER: Final = postgresql.dialect(paramstyle="named").identifier_preparer  # type: ignore[no-untyped-call]
 
 _HALF: Final = 2**31
+_IN_ERROR: Final = 3
+"""The status of a transaction in libpq."""
 _TWO_NUMBERS: Final[sa.ColumnElement[int]] = sa.literal_column("2")
 """`objsubid` of an advisory lock that was given as two numbers, and not as one."""
 
@@ -133,6 +135,9 @@ class PostgresSessions(Sessions):
     _lock = _wanted.table_valued(sa.column("lock", sa.BigInteger)).render_derived(name="wanted").c.lock
     try_key_locks = sa.select(_lock, sa.func.pg_try_advisory_lock(_lock, type_=sa.Boolean))
     unlock_key_locks = sa.select(sa.func.pg_advisory_unlock(_lock, type_=sa.Boolean))
+
+    def is_aborted(self, driver_connection: Any) -> bool:
+        return bool(driver_connection.info.transaction_status == _IN_ERROR)
 
     def set_savepoint(self, cursor: Any, name: str, *, again: bool) -> None:
         # It would stand above one with its name. Two statements cannot be prepared as one.

@@ -1,16 +1,17 @@
-"""What a handler writes in the transaction that holds its jobs, while the loop over the batch is at none of them."""
+"""What a handler writes while the loop over the batch is at no job, and errors after which it goes on."""
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable
 
 import pytest
 import sqlalchemy as sa
 
 from claimjobs import Batch, Queue
-from claimjobs.errors import BatchMisused
+from claimjobs.errors import BatchMisused, BatchRolledBack
 from tests.backends import Backend
-from tests.conformance.effects import EFFECTS, effects, left, queue_with_effects, write
+from tests.conformance.effects import EFFECTS, Effect, effects, left, queue_with_effects, write
 from tests.conformance.jobs import jobs
 
 
@@ -88,3 +89,44 @@ def test_what_was_written_for_all_is_undone_if_all_are_released_or_fail(backend:
             write(batch, "never")
             decide(batch)
     assert (effects(backend), len(left(backend))) == ([], 4)
+
+
+def swallow(batch: Batch) -> None:
+    """Go on after an error. Postgres refuses all that follows."""
+    with contextlib.suppress(sa.exc.DBAPIError):
+        batch.connection.execute(sa.text("SELECT nothing"))
+
+
+def test_a_job_whose_handler_swallows_an_error_fails_alone_if_the_server_refuses_the_rest(
+    backend: Backend, queue: Queue
+) -> None:
+    with queue.claim() as batch:
+        for job in batch:
+            write(batch, job.d)
+            if job.d in ("0001", "0003"):
+                swallow(batch)
+    bad = ["0001", "0003"] if backend.family == "postgres" else []
+    assert (effects(backend), left(backend)) == (sorted({"0000", "0001", "0002", "0003"} - {*bad}), bad)
+    assert [row["attempts"] for row in backend.rows()] == [1] * len(bad)
+    assert all("begin_nested" in row["last_error"] for row in backend.rows())
+
+
+def add_what_is_refused(batch: Batch) -> None:
+    batch.session().add(Effect("too long for its column"))
+
+
+@pytest.mark.parametrize("is_late", [False, True], ids=["before the loop", "after it"])
+@pytest.mark.parametrize("spoil", [swallow, add_what_is_refused])
+def test_what_is_refused_outside_of_any_job_undoes_the_batch_and_makes_its_jobs_suspects(
+    backend: Backend, queue: Queue, spoil: Callable[[Batch], None], is_late: bool
+) -> None:
+    with contextlib.suppress(sa.exc.StatementError, BatchRolledBack), queue.claim() as batch:
+        if not is_late:
+            spoil(batch)
+        for job in batch:
+            write(batch, job.d)
+        if is_late:
+            spoil(batch)
+    is_refused = spoil is add_what_is_refused or backend.family == "postgres"
+    assert len(effects(backend)) == (0 if is_refused else 4)
+    assert [row["suspect"] for row in backend.rows()] == [4] * (4 if is_refused else 0)
