@@ -77,8 +77,9 @@ def running(say: Callable[[str], None]) -> Iterator[str]:
 
     `say` gets messages for the user. Child processes may use the URL as well. Raises EmbeddedFailed.
     """
-    folder = data_folder()
-    programs = _programs(folder / "data")
+    with _usable():
+        folder = data_folder()
+        programs = _programs(folder / "data")
     say(f"using the embedded Postgres {_release(programs)}, data in {folder}; {INSTEAD}")
     with _kept(folder, programs, say) as url:
         yield url
@@ -104,6 +105,16 @@ def temporary() -> Iterator[str]:
         shutil.rmtree(folder, ignore_errors=True)  # the keeper does it, unless there is none
 
 
+@contextmanager
+def _usable() -> Iterator[None]:
+    """For a `with` block that asks where the data are, and for which account. Raises EmbeddedFailed."""
+    try:
+        yield
+    except (OSError, RuntimeError, ValueError, KeyError) as error:
+        step = f"set CLAIMJOBS_DATA to a folder that this account can make, or {INSTEAD}"
+        raise EmbeddedFailed(f"the embedded Postgres cannot be used here ({error}): {step}") from error
+
+
 def data_folder() -> Path:
     """Where the server keeps its data: under CLAIMJOBS_DATA, or in the user's data folder."""
     if chosen := os.environ.get("CLAIMJOBS_DATA"):
@@ -124,15 +135,15 @@ def _programs(data: Path) -> Path:
         raise _not_installed()
     releases = {_release(path / "bin"): path / "bin" for path in Path(package.origin).parent.glob("pginstall*")}
     made_by = data / "PG_VERSION"
-    wanted = int(made_by.read_text()) if made_by.exists() else max(releases)
+    wanted = made_by.read_text().strip() if made_by.exists() else max(releases, key=int)
     if wanted not in releases:
-        raise EmbeddedFailed(f"the data in {data} need Postgres {wanted}, which {WHEEL} does not have: {INSTEAD}")
+        raise EmbeddedFailed(f"the data in {data} need Postgres {wanted!r}, which {WHEEL} does not have: {INSTEAD}")
     return releases[wanted]
 
 
-def _release(programs: Path) -> int:
+def _release(programs: Path) -> str:
     """The major version; the wheel's first release has no number in its folder's name."""
-    return int(re.sub(r"\D", "", programs.parent.name) or 16)
+    return re.sub(r"\D", "", programs.parent.name) or "16"
 
 
 @contextmanager
@@ -140,7 +151,8 @@ def _kept(folder: Path, programs: Path, say: Callable[[str], None], *, is_tempor
     """The URL of the server. The keeper has its own session, so that Ctrl-C does not reach the server."""
     account = {}
     if os.geteuid() == 0:
-        found = pwd.getpwnam(ROOT_ACCOUNT)
+        with _usable():
+            found = pwd.getpwnam(ROOT_ACCOUNT)
         account = {"user": found.pw_uid, "group": found.pw_gid}
     settings = {
         "folder": str(folder),

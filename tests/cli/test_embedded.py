@@ -246,12 +246,29 @@ def test_a_server_that_does_not_start_says_why(data: Path) -> None:
     assert "give --url or CLAIMJOBS_URL" in ended.err
 
 
-def test_data_of_a_release_that_is_not_there(data: Path) -> None:
+@pytest.mark.parametrize("release", ["99", ""])
+def test_data_of_a_release_that_is_not_there(data: Path, release: str) -> None:
     (data / "postgres" / "data").mkdir(parents=True)
-    (data / "postgres" / "data" / "PG_VERSION").write_text("99\n")
+    (data / "postgres" / "data" / "PG_VERSION").write_text(f"{release}\n")
     ended = claimjobs("status")
     assert ended.code == exits.CONNECTION
-    assert "need Postgres 99" in ended.err
+    assert f"need Postgres {release!r}" in ended.err
+
+
+@pytest.mark.parametrize("folder", ["~nobody-of-this-name/x", "loop", "x" * 260])
+def test_a_data_folder_that_cannot_be(data: Path, monkeypatch: pytest.MonkeyPatch, folder: str) -> None:
+    (data / "loop").symlink_to(data / "loop")
+    monkeypatch.setenv("CLAIMJOBS_DATA", folder if folder.startswith("~") else str(data / folder))
+    ended = claimjobs("status")
+    assert ended.code == exits.CONNECTION
+    assert "set CLAIMJOBS_DATA to a folder that this account can make, or give --url" in ended.err
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root's server has another account")
+def test_an_account_that_is_not_there(data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(embedded, "ROOT_ACCOUNT", "nobody-of-this-name")
+    ended = claimjobs("status")
+    assert (ended.code, "give --url" in ended.err) == (exits.CONNECTION, True)
 
 
 def test_without_the_extra_the_next_step_is_told(monkeypatch: pytest.MonkeyPatch, data: Path) -> None:
