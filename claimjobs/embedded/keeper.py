@@ -136,10 +136,11 @@ class Keeper:
                 self._initialise()
             # No server of these data runs, though another program may have the process id of a lock file: in a
             # restarted container, for example. From the rest of the file Postgres learns whether memory is in use.
-            for file in (self.data / "postmaster.pid", self.run / f"{SOCKET}.lock"):
+            sockets = self._socket_folder()
+            for file in (self.data / "postmaster.pid", sockets / f"{SOCKET}.lock"):
                 if file.exists():
                     file.write_text("\n".join([NO_PROCESS, *_lines(file)[1:], ""]))
-            self._started = self._serve()
+            self._started = self._serve(sockets)
         with contextlib.suppress(TimeoutError):
             _wait(lambda: self._ready() or self._server() is None, START_SECONDS)
         if folder := self._ready():
@@ -147,12 +148,28 @@ class Keeper:
         why = f"is not ready after {START_SECONDS:g} s" if self._server() else "ended while it started"
         raise Problem(f"the server {why}{self._log_tail()}")
 
-    def _serve(self) -> "subprocess.Popen[bytes]":
-        sockets = self.run
+    def _socket_folder(self) -> Path:
+        """The folder of the socket. After a crash it is the one from before: commands that run know no other."""
         # The path beside the data may be too long for a socket, or Postgres cannot take it in a list.
-        if len(os.fsencode(sockets / SOCKET)) > LONGEST_SOCKET or set(str(sockets)) & set(",\"'\\"):
-            sockets = Path(tempfile.mkdtemp(prefix=f"{NAME}-"))
-            self._own(sockets)
+        if len(os.fsencode(self.run / SOCKET)) <= LONGEST_SOCKET and not set(str(self.run)) & set(",\"'\\"):
+            return self.run
+        if before := self._folder_elsewhere():
+            return before
+        sockets = Path(tempfile.mkdtemp(prefix=f"{NAME}-"))
+        self._own(sockets)
+        return sockets
+
+    def _folder_elsewhere(self) -> Path | None:
+        """The folder of the socket, from line 5 of the pid file, if it is not beside the data. It may be gone since a
+        crash, and somebody else may have made one of that name.
+        """
+        for folder in map(Path, self._pid_file()[4:5]):
+            with contextlib.suppress(OSError):
+                if folder != self.run and folder.lstat().st_uid == self._account.get("user", os.geteuid()):
+                    return folder
+        return None
+
+    def _serve(self, sockets: Path) -> "subprocess.Popen[bytes]":
         settings = {"listen_addresses": "", "unix_socket_directories": sockets, "port": PORT, "max_connections": "200"}
         if self._is_temporary:
             settings |= {"fsync": "off", "synchronous_commit": "off", "full_page_writes": "off"}
@@ -180,7 +197,7 @@ class Keeper:
         new.rename(self.data)
 
     def _stop(self) -> None:
-        sockets = self._answering()
+        elsewhere = self._folder_elsewhere()
         for how in WAYS_TO_STOP:
             with contextlib.suppress(TimeoutError, ProcessLookupError):
                 if pid := self._server():
@@ -190,8 +207,8 @@ class Keeper:
         if self._server() is not None or self._answering():
             number = next(iter(self._pid_file()), "unknown")
             raise Problem(f"process {number} could not be ended: end it with `kill -INT {number}`")
-        if sockets and Path(sockets) != self.run:
-            shutil.rmtree(sockets, ignore_errors=True)
+        if elsewhere is not None:
+            shutil.rmtree(elsewhere, ignore_errors=True)
 
     def _run(self, command: Sequence[str | Path], data: Path, say: str = "") -> None:
         done = subprocess.run(  # noqa: S603 - the wheel's own programs
