@@ -437,30 +437,30 @@ class NoOpenTransaction(ClaimjobsError):
 
 
 class BatchRolledBack(ClaimjobsError):
-    """The transaction that held a batch was rolled back: its jobs are free, and all writes for them are undone. If the
-    connection broke during the commit, the whole batch may be done instead; never a part of it."""
+    """The open transaction of a batch was rolled back: its jobs are free. If it is UNCONFIRMED, or all is committed."""
+
+    UNCONFIRMED: Final = "connection lost in the commit"
 
     def __init__(
         self, kind: str, *, isolates: bool = False, lost_after: float | None = None, limit: str | None = None
     ) -> None:
         free = "they are claimed again in smaller and smaller batches until the refused job is alone and fails"
+        became = f"the writes for its jobs are undone, and {free if isolates else 'they are free'}"
+        if kind == self.UNCONFIRMED:
+            became = "or all of it is committed: the rows of its jobs say which, and unclaimed ones come again"
         why = kind if lost_after is None else f"{kind} after {lost_after:.1f} s"
         step = "claim another batch"
         if limit is not None:
             why += f"; the server ends such a transaction: {limit}"
             step = "raise this limit for the account, or handle fewer jobs in a batch (--batch-size), or hold='lease'"
-        super().__init__(
-            f"the batch was rolled back as a whole ({why}): the writes for its jobs are undone, and "
-            f"{free if isolates else 'they are free'}; {step}"
-        )
+        super().__init__(f"the batch was rolled back as a whole ({why}): {became}; {step}")
         self.kind = kind
         self.lost_after = lost_after
         """Seconds from the claim until it was found out that the connection was lost; None: it was not."""
         self.limit = limit
         """The setting of the server that may have ended the transaction, with its value; None: no known one."""
         self.isolates = isolates
-        """Whether the database refused a row, and the jobs are marked as suspects, so that the batch will not come
-        again as it was."""
+        """Whether jobs are suspects, because the database refused a row: the batch does not come again as it was."""
 
 
 class BatchMisused(ClaimjobsError):

@@ -114,12 +114,16 @@ class OpenTransaction(Connector):
     def committed(self) -> Iterator[sa.Connection]:
         """Commit the transaction at the end of the block. It is not tried again, because the locks are gone.
 
-        Raises BatchRolledBack.
+        Raises BatchRolledBack, also if the connection breaks in the commit, which may have happened.
         """
+        is_sent = False
         with contextlib.closing(self):
             with self.or_gone(), shielded(), self._in_use, self._breaking(self.connection):
                 yield self.connection
+                is_sent = True
                 self._transaction.commit()  # type: ignore[union-attr]  # it is open: `connection` says so
+            if is_sent and self._gone == LOST:
+                self._gone = BatchRolledBack.UNCONFIRMED
             self._must_be_there()
 
     @contextlib.contextmanager

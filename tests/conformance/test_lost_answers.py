@@ -9,7 +9,7 @@ import pytest
 import sqlalchemy as sa
 
 from claimjobs import Batch, Queue
-from claimjobs.errors import ServerUnreachable
+from claimjobs.errors import BatchRolledBack, ServerUnreachable
 from claimjobs.options import Liveness
 from tests.backends import Backend
 from tests.conformance.connections import answer_lost
@@ -81,6 +81,25 @@ def decide(batch: Batch) -> None:
     batch.fail(batch[1], "broken")
     batch.release(batch[2])
     batch.fail(batch[3], "broken for good", retry=False)
+
+
+@both_ways
+def test_where_a_transaction_holds_the_jobs_a_settle_whose_answer_is_lost_is_said_to_be_in_doubt(
+    backend: Backend, happened: bool
+) -> None:
+    """All is committed or nothing. Nobody can ask which: others may have done the jobs meanwhile."""
+    engine = backend.new_engine()
+    queue = backend.queue(bind=engine, hold="transaction")
+    queue.enqueue(jobs(4))
+    batch = queue.claim()
+    decide(batch)
+    with (
+        answer_lost(engine, backend.dialect, happened, lambda: None),
+        pytest.raises(BatchRolledBack, match="or all of it is committed: the rows of its jobs say which") as raised,
+    ):
+        batch.settle()
+    assert raised.value.kind == BatchRolledBack.UNCONFIRMED
+    assert states(backend) == ["unclaimed", "unclaimed", "dead"] if happened else ["unclaimed"] * 4
 
 
 def not_answered(backend: Backend, happened: bool) -> tuple[Queue, Batch]:
