@@ -118,6 +118,9 @@ def say(message: str, error: BaseException | None = None, *, verbose: bool = Fal
 
 # --- the log -------------------------------------------------------------------------------------------------
 
+# Its pool logs an error with a traceback. What matters of it is raised, and told as one line.
+logging.getLogger("sqlalchemy").addHandler(logging.NullHandler())
+
 
 def log_to(handler: logging.Handler) -> None:
     """Write the records of all loggers by this handler alone."""

@@ -257,6 +257,24 @@ def test_ctrl_c_leaves_nothing_half_done(jobs: Backend) -> None:
     assert jobs.rows() == []
 
 
+def test_a_second_ctrl_c_while_the_connection_is_given_back_is_one_line(anywhere: Backend) -> None:
+    """It is raised in SQLAlchemy's pool, which logs it with a traceback."""
+    anywhere.make()
+    program = """
+import sqlalchemy as sa
+from claimjobs.cli.main import main
+@sa.event.listens_for(sa.pool.Pool, "reset")
+def interrupted(*_):
+    raise KeyboardInterrupt
+main()
+"""
+    command = [sys.executable, "-c", program, "enqueue", "-", "--url", anywhere.url]
+    ended = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False, timeout=60)
+    assert ended.returncode == exits.INTERRUPTED
+    assert "Traceback" not in ended.stderr
+    assert ended.stderr.endswith("claimjobs: interrupted\n")
+
+
 def test_rows_of_a_schedule_are_enqueued_until_a_signal(database: Backend) -> None:
     reports = job_table(
         "reports",
