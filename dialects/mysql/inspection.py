@@ -34,14 +34,16 @@ class MySQLInspection(Inspection):
     # It counts for SELECT alone. Other statements wait at most for a row, or for a table that is altered now.
     time_limit = f"SET SESSION max_execution_time = {{ms}}, {_WAITS}"
 
-    # A transaction at READ COMMITTED has a new snapshot for each statement.
+    # A transaction at READ COMMITTED has a new snapshot for each statement. InnoDB tells times in the machine's zone.
     snapshots = sa.text(
         "SELECT IF(trx_mysql_thread_id = 0, 'a prepared XA transaction', "
         "concat('session ', trx_mysql_thread_id, ' of ', coalesce(user, 'another user'))) AS who, "
-        "timestampdiff(MICROSECOND, trx_started, now(6)) / 1000000 AS seconds FROM information_schema.innodb_trx "
+        "IF(trx_isolation_level = 'READ COMMITTED', time, timestampdiff(MICROSECOND, trx_started, "
+        "convert_tz(utc_timestamp(6), '+00:00', 'SYSTEM')) / 1000000) AS seconds FROM information_schema.innodb_trx "
         "LEFT JOIN information_schema.processlist ON id = trx_mysql_thread_id "
-        "WHERE trx_isolation_level IN ('REPEATABLE READ', 'SERIALIZABLE') AND trx_mysql_thread_id <> connection_id() "
-        "ORDER BY trx_started"
+        "WHERE (trx_isolation_level IN ('REPEATABLE READ', 'SERIALIZABLE') "
+        "OR trx_isolation_level = 'READ COMMITTED' AND command <> 'Sleep') "
+        "AND trx_mysql_thread_id <> connection_id() ORDER BY seconds DESC"
     )
 
     def plan(self, connection: sa.Connection, sql: str, parameters: Any) -> Plan:

@@ -25,11 +25,12 @@ class PostgresInspection(Inspection):
     limits_transaction = True
 
     time_limit = "SET LOCAL statement_timeout = {ms}; SET LOCAL lock_timeout = {ms}"
-    # A snapshot of a session counts for the tables of its database, a slot's for all.
+    # A snapshot of a session counts for the tables of its database, a slot's for all. At READ COMMITTED a transaction
+    # that has written has none between its statements, but its own number keeps later versions as well.
     snapshots = sa.text(
         "SELECT who, extract(epoch FROM now() - since)::float8 AS seconds FROM ("
         "SELECT 'session ' || pid || ' of ' || usename AS who, coalesce(xact_start, backend_start) AS since "
-        "FROM pg_stat_activity WHERE backend_xmin IS NOT NULL AND datname = current_database() "
+        "FROM pg_stat_activity WHERE coalesce(backend_xmin, backend_xid) IS NOT NULL AND datname = current_database() "
         "AND pid <> pg_backend_pid() AND backend_type = 'client backend' "
         "UNION ALL SELECT 'the prepared transaction ' || gid, prepared FROM pg_prepared_xacts "
         "WHERE database = current_database() "

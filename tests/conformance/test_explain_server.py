@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import secrets
-from contextlib import closing
+import threading
+from contextlib import closing, suppress
 from typing import Any, Final
 
 import pytest
@@ -110,6 +111,45 @@ def test_who_holds_a_snapshot_is_named(backend: Backend, monkeypatch: pytest.Mon
             lambda: of(queue.explain(), "snapshots").verdict == "warning", "the snapshot is old enough to be shown"
         )
         assert f"session {session} of " in of(queue.explain(), "snapshots").says
+
+
+@pytest.mark.parametrize("way", ["a statement runs", "a row is written"])
+def test_who_holds_one_at_read_committed_is_named(backend: Backend, monkeypatch: pytest.MonkeyPatch, way: str) -> None:
+    is_postgres = backend.family == "postgres"
+    if way == "a row is written" and not is_postgres:
+        pytest.skip("there such a transaction keeps nothing between its statements")
+    monkeypatch.setattr("claimjobs.explain.server.LONG", 0.0)
+    queue = backend.queue()
+    queue.enqueue(jobs(1))
+    with backend.new_engine(isolation_level="READ COMMITTED").connect() as old:
+        session = old.scalar(sa.text("SELECT pg_backend_pid()" if is_postgres else "SELECT connection_id()"))
+        sleep = sa.text(f"SELECT {'pg_sleep' if is_postgres else 'SLEEP'}(60) FROM jobs")
+        insert = sa.text("INSERT INTO jobs (d, e) VALUES ('', '')")
+
+        def use() -> None:
+            with suppress(sa.exc.DBAPIError):
+                old.execute(sleep if way == "a statement runs" else insert)
+
+        thread = threading.Thread(target=use)
+        thread.start()
+        try:
+            named = f"session {session} of "
+            backend.wait_for(lambda: named in of(queue.explain(), "snapshots").says, "the session is named")
+        finally:
+            with backend.engine.connect() as other:
+                other.execute(backend.dialect.sessions.end_session(session))
+            thread.join()
+            old.invalidate()
+
+
+@pytest.mark.requires("table collation")
+def test_the_age_of_a_snapshot_does_not_depend_on_the_zone_of_the_session(backend: Backend) -> None:
+    backend.make()
+    engine = backend.new_engine(connect_args={"init_command": "SET time_zone = '+13:00'"})
+    with backend.new_engine(isolation_level="REPEATABLE READ").connect() as young:
+        young.execute(sa.text("SELECT * FROM jobs"))
+        with closing(backend.bare_queue(bind=engine)) as queue:
+            assert of(queue.explain(), "snapshots").verdict == "ok"
 
 
 def test_a_prepared_transaction_without_a_session_is_named(backend: Backend, monkeypatch: pytest.MonkeyPatch) -> None:
