@@ -48,6 +48,9 @@ class _SleepListener:
     The statement returns 1 then, or fails with 1317. An interrupt between two statements is lost.
     """
 
+    # A time limit of the account is for other statements: its end would be taken for an interrupt. The hint knows no 0.
+    sleep = sa.text("SELECT /*+ MAX_EXECUTION_TIME(4294967295) */ sleep(:seconds)")
+
     def __init__(self, connection: sa.Connection) -> None:
         self._connection = connection
         driver: Any = connection.connection.driver_connection
@@ -61,7 +64,7 @@ class _SleepListener:
 
     def wait(self, seconds: float) -> bool:
         with _interruptible():
-            return bool(self._connection.scalar(sa.select(sa.func.sleep(min(seconds, self._longest)))))
+            return bool(self._connection.scalar(self.sleep, {"seconds": min(seconds, self._longest)}))
         return True
 
     def end(self) -> None:
@@ -81,6 +84,10 @@ class _SleepListener:
             self._closed = True
         if self._ending is not None:
             self._ending.join(1.0)  # so that it does not interrupt the next statement
+
+
+class _MariaDBSleepListener(_SleepListener):
+    sleep = sa.text("SET STATEMENT max_statement_time = 0 FOR SELECT sleep(:seconds)")
 
 
 class MySQLSessions(Sessions):
@@ -231,6 +238,8 @@ class MySQLSessions(Sessions):
 
 
 class MariaDBSessions(MySQLSessions):
+    listener = _MariaDBSleepListener
+
     # MariaDB also demands an index for the keys, which are a table of JSON; MySQL only one for the written table.
     refuses_joined_deletes = True
     # The last one: also of a transaction that has only locked rows.

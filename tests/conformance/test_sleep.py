@@ -75,6 +75,22 @@ def test_a_sleeper_sends_little(backend: Backend) -> None:
         assert len(sent) == cycles + len(statements_with(sent, "UPDATE")) + len(statements_with(sent, "sleep("))
 
 
+@pytest.mark.usefixtures("only_when_called")
+@pytest.mark.requires("table collation")
+def test_a_time_limit_of_the_account_ends_no_sleep(backend: Backend) -> None:
+    """A sign of life ends it, after a quarter of a lease."""
+    limit = "max_statement_time = 0.1" if backend.name.startswith("mariadb") else "max_execution_time = 100"
+    engine = backend.new_engine(connect_args={"init_command": f"SET SESSION {limit}"})
+    with Consumer(backend, backend.queue(bind=engine, liveness=Liveness(lease=5.0))) as consumer:
+        consumer.falls_asleep()
+        with counted(engine, of_all_threads=True) as sent:
+            backend.wait_for(
+                lambda: len(statements_with(sent, "UPDATE")) >= 3, "it has shown three times that it lives"
+            )
+        assert len(statements_with(sent, "sleep(")) <= 8, sent
+        assert consumer.is_asleep()
+
+
 # --- who sleeps, and who does not --------------------------------------------------------------------------
 
 
