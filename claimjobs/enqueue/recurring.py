@@ -14,7 +14,7 @@ from cronsim import CronSim, CronSimError
 
 from claimjobs.control import Control
 from claimjobs.database.connection import Connector
-from claimjobs.dialects.types import database_now
+from claimjobs.dialects.types import statement_now
 from claimjobs.enqueue.enqueuer import Enqueuer, Rows
 from claimjobs.errors import BadArgument
 from claimjobs.instants import duration_of, next_whole
@@ -53,7 +53,8 @@ class Schedule:
         if self._interval is not None:
             return next_whole(instant, self._interval)
         try:
-            return next(CronSim(self._text, instant.astimezone(self._zone))).astimezone(UTC)
+            ticks = (tick.astimezone(UTC) for tick in CronSim(self._text, instant.astimezone(self._zone)))
+            return next(tick for tick in ticks if tick > instant)  # in an hour that is repeated, it begins at the first
         except (CronSimError, StopIteration):
             step = "give an interval such as 15m, or a cron expression such as '0 6 * * 1'"
             raise BadArgument(f"{self._text!r} is no schedule, or one without a tick: {step}") from None
@@ -122,5 +123,5 @@ def _wait(connector: Connector, control: Control, until: datetime) -> None:
 
 
 def _now(connection: sa.Connection) -> datetime:
-    now: datetime = connection.execute(sa.select(database_now())).scalar_one()
+    now: datetime = connection.execute(sa.select(statement_now())).scalar_one()
     return now

@@ -86,6 +86,20 @@ def test_rows_may_be_made_for_each_tick(backend: Backend) -> None:
     assert (row["name"], row["priority"]) == (f"{row['due']:%H}h", 3)
 
 
+def test_rows_that_are_made_when_their_tick_is_over_are_not_enqueued(backend: Backend) -> None:
+    """Their jobs may be done and deleted already."""
+    queue, told = backend.queue(TABLE), list[tuple[datetime, int]]()
+
+    def rows(tick: datetime) -> dict[str, Any]:
+        backend.wait_for(lambda: told or queue.now() > tick, "the tick is over")
+        return {"name": "late"}
+
+    with ticking(queue, "1s", rows, on_tick=lambda *tick: told.append(tick)):
+        backend.wait_for(lambda: len(told) > 1, "it goes on with the next one")
+    assert [count for _, count in told[:2]] == [0, 1]
+    assert told[0][0] not in ticks(backend)
+
+
 def test_an_outage_is_waited_for(backend: Backend) -> None:
     queue = backend.queue(TABLE)
     told = threading.Event()
