@@ -48,6 +48,10 @@ a second session that tried to lock every row with SKIP LOCKED.
 The statements at the end of each part, whose headings begin with "Claims per batch", are those of `claims="batches"`.
 All its outcomes are written as those above them, but guarded by `status = 'unclaimed'`: the batch was closed before.
 
+Not on this page: what a side-car, `hold="transaction"`, `order_by=()` (any order) and a Locking of your own send
+instead; writing a pause; a sum over `claimjobs_batches`; and what is asked for a person or a monitor (`status`,
+metrics and `list` may read the whole table). An engine with `echo=True` logs those of your queue.
+
 What a table of your own changes: its name, its columns in place of `d` and `e`, its key in place of `id`, your
 `where` beside the condition on `status`, and your `order_by`.
 """

@@ -173,10 +173,12 @@ class PostgresTableRules(TableRules):
         "SELECT nspname, relname, nspname IS NOT DISTINCT FROM current_schema() FROM pg_class JOIN pg_namespace "
         "ON pg_namespace.oid = relnamespace WHERE pg_class.oid = to_regclass(:name)"
     )
+    # Last come those whose locks let CREATE INDEX run. ALTER TABLE waits for all.
     holder_of = sa.text(
         "SELECT format('session %s (%s, %s)', pid, usename, coalesce(nullif(application_name, ''), state, 'hidden')) "
         "FROM pg_locks JOIN pg_stat_activity USING (pid) WHERE granted AND relation = to_regclass(:name) "
-        "AND datname = current_database() AND pid <> pg_backend_pid() ORDER BY xact_start LIMIT 1"
+        "AND datname = current_database() AND pid <> pg_backend_pid() "
+        "ORDER BY mode IN ('AccessShareLock', 'RowShareLock', 'ShareLock'), xact_start LIMIT 1"
     )
     # CREATE INDEX CONCURRENTLY that failed leaves one behind.
     unused_of = sa.text(

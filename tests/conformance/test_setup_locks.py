@@ -57,6 +57,19 @@ def test_a_table_in_use_is_not_waited_for_and_its_user_is_named(in_use: tuple[Ba
     assert "jobs_claim" not in [index["name"] for index in sa.inspect(database.engine).get_indexes("jobs")]
 
 
+def test_a_reader_that_blocks_no_index_is_not_named(database: Backend) -> None:
+    if database.family != "postgres":
+        pytest.skip("there an index waits for readers, too")
+    database.make()
+    database.run("DROP INDEX jobs_claim")
+    with database.new_engine().connect() as reader, database.new_engine().connect() as writer:
+        reader.execute(sa.select(JOBS))
+        writer.execute(sa.insert(JOBS).values(d="in hand", e=""))
+        session = writer.execute(sa.text("SELECT pg_backend_pid()")).scalar_one()
+        with pytest.raises(TableInUse, match=rf" session {session} \("):
+            index_again(database)
+
+
 def test_setup_goes_on_when_the_table_is_free(database: Backend) -> None:
     database.make()
     column(database)
