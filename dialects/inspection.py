@@ -184,8 +184,7 @@ class TableRules(Protocol):
 
     def finds_again(self, type_: sa.types.TypeEngine[Any]) -> bool:
         """Whether a value that was read from a column of this reflected type finds its row."""
-        stored = getattr(type_, "data_type", type_)  # that of a domain
-        return isinstance(stored, self.exact_types) and not isinstance(stored, self.inexact_types)
+        return isinstance(type_, self.exact_types) and not isinstance(type_, self.inexact_types)
 
     def comment(self, inspector: sa.Inspector, table: sa.Table) -> str | None:
         """The table's comment in the database. Raises NoSuchTableError."""

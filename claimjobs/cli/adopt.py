@@ -6,6 +6,7 @@ import json
 import keyword
 import re
 from collections.abc import Iterator, Mapping
+from decimal import Decimal
 from hashlib import blake2b
 from pathlib import Path
 from typing import Any, Final
@@ -120,7 +121,11 @@ class Migration(migrations.Migration):
     metavar="STATE=VALUE",
     help=f"Which value of the status column means which of {', '.join(STATES)}. Can be repeated.",
 )
-@click.option("--where", metavar="SQL", help="Which rows are jobs; SQL as after WHERE. Default: all.")
+@click.option(
+    "--where",
+    metavar="SQL",
+    help="Which rows are jobs; SQL as after WHERE. Default: all, if no status and no run_at is left unread.",
+)
 @click.option("--on-done", type=click.Choice(["keep", "delete"]), help="What becomes of the rows of done jobs.")
 @click.option("--migration", type=click.Choice(MIGRATIONS), default="sql", help="The form of the statements to run.")
 @click.option(
@@ -217,8 +222,10 @@ def _plan(
         proposed = found.proposed()
         kind = _answer("Kind", f"--kind, such as {proposed}", type=click.Choice(ALL_KINDS), default=proposed)
     given = _states(found, kind, states)
-    if where is None and kind == "side-car" and found.values:
-        option = f'--where, such as --where "{found.names["status"]} = ...", or --where true for all rows'
+    unread = [name for name, role in found.refused() if role in ("status", "run_at")]
+    unread += [found.names["status"]] if kind == "side-car" and found.values else []
+    if where is None and unread:
+        option = f'--where, such as --where "{unread[0]} = ...", or --where true for all rows'
         where = _answer("Which rows are jobs: SQL as after WHERE, such as true for all", option)
     if where is not None:
         check_where(found, where)
@@ -309,7 +316,7 @@ def _toml(described: Mapping[str, Any]) -> str:
 
 def _quoted(value: Any) -> str:
     """A value in TOML, which has no surrogates."""
-    return json.dumps(value, ensure_ascii=False)
+    return str(value) if isinstance(value, Decimal) else json.dumps(value, ensure_ascii=False)
 
 
 def _migration(kind: str, engine: sa.Engine, statements: list[str], form: Mapping[str, str]) -> str:

@@ -45,7 +45,7 @@ class Fit(NamedTuple):
 
 
 FITS: Final[Mapping[str, Fit]] = {
-    "status": Fit(("status", "state"), (sa.String, sa.Integer, sa.Boolean)),
+    "status": Fit(("status", "state"), (sa.String, sa.Integer, sa.Numeric, sa.Boolean)),
     "owner_id": Fit(("owner_id", "worker_id", "worker", "locked_by", "claimed_by"), (sa.Integer,), None),
     "owner_date": Fit(("owner_date", "locked_at", "claimed_at"), (sa.DateTime,), None),
     "priority": Fit(("priority", "prio"), (sa.Integer, sa.Numeric, sa.Float)),
@@ -100,10 +100,12 @@ class Adoption:
         return [role for role in wanted if role not in self.names]
 
     def refused(self) -> Iterator[tuple[str, str]]:
-        """The columns that have a name of a role, but do not fit it, each with that role."""
+        """The columns that have a name of a role, but do not fit it, each with that role. A role that programs of the
+        user write, too, may have more than one such column, of which one plays it.
+        """
         others = [column.name for column in self.table.columns if column.name not in self.names.values()]
         for role, fit in FITS.items():
-            if fit.unused is not USERS:
+            if fit.unused is not USERS or role not in self.names:
                 yield from ((name, role) for name in others if name.lower() in fit.names)
 
     def proposed(self) -> str:
@@ -134,8 +136,7 @@ def inspect_for_adoption(engine: sa.Engine, name: str) -> Adoption:
         check_table(connection, dialect, table)
         there = columns_in_database(connection, table)
         for column in table.columns:
-            type_ = there[column.name]["type"]  # as the database has it, also of an instant; of a domain its own type
-            column.type = getattr(type_, "data_type", type_)
+            column.type = there[column.name]["type"]  # as the database has it, also of an instant
         names, values = dict(_names(connection, table, there)), dict[Any, int]()
         if "status" in names:
             first = sa.select(table.c[names["status"]].label("value")).limit(LOOKED_AT).subquery()

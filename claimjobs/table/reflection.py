@@ -56,6 +56,8 @@ def resolve(connection: sa.Connection, table: TableLike, columns: Columns | None
         return named_as_there(described)
     inspector: Any = inspector_of(connection)
     found = sa.Table(bare, sa.MetaData(), schema=described.schema, autoload_with=inspector, resolve_fks=False)
+    for column in found.columns:
+        column.type = there[column.name]["type"]
     for role, kind in INSTANTS.items():
         instant = found.columns.get((columns or Columns()).names.get(role, ""))
         if instant is not None and isinstance(instant.type, sa.DateTime):
@@ -75,7 +77,8 @@ def named_as_there(table: sa.Table) -> sa.Table:
 
 
 def columns_in_database(connection: sa.Connection, table: sa.Table) -> dict[str, Any]:
-    """The columns that a table has in the database, by their names, as SQLAlchemy reflects them.
+    """The columns that a table has in the database, by their names, as SQLAlchemy reflects them; one of a domain has
+    the type that the domain is over.
 
     Raises NoSuchTableError; NotClaimable for a table that SQLAlchemy cannot read, such as one with MySQL's VECTOR(3).
     """
@@ -84,6 +87,9 @@ def columns_in_database(connection: sa.Connection, table: sa.Table) -> dict[str,
     except TypeError as error:
         step = "move it to a table of its own, or upgrade SQLAlchemy"
         raise NotClaimable(table.fullname, f"has a column that SQLAlchemy cannot read ({error})", step) from error
+    for column in found:
+        while (type_ := getattr(column["type"], "data_type", None)) is not None:  # a domain may be over another one
+            column["type"] = type_
     return {column["name"]: column for column in found}
 
 

@@ -121,7 +121,11 @@ def test_no_column_with_a_users_data_is_written(database: Backend, tmp_path: Pat
     )
     kept = "owner_id, worker, locked_by, priority, attempts, last_error, suspect, run_at"
     words = ("--state", "unclaimed=new", "--state", "claimed=busy", "--state", "done=sent", "--on-done", "keep")
-    ended = claimjobs("adopt", "documents", "--kind", "rows", *words, "--into", tmp_path, "--url", database.url)
+    into = ("--into", tmp_path, "--url", database.url)
+    ended = claimjobs("adopt", "documents", "--kind", "rows", *words, *into)
+    assert (ended.code, 'give --where, such as --where "run_at = ..."' in ended.err) == (exits.USAGE, True), ended.err
+    assert "column run_at is not taken as the run_at" in ended.out
+    ended = claimjobs("adopt", "documents", "--kind", "rows", "--where", "true", *words, *into)
     assert ended.code == exits.OK, ended.err
     assert "column owner_id is not taken as the owner_id" in ended.out
     columns = read_map(tmp_path / "documents.toml")["columns"]
@@ -140,9 +144,30 @@ def test_no_column_with_a_users_data_is_written(database: Backend, tmp_path: Pat
     run = _in(tmp_path, database, "claimjobs", "start-processing", "documents_jobs:handle", *queue)
     assert run.returncode == 0, run.stdout + run.stderr
     assert (_row(database, kept), _row(database, "status")) == (before, ("sent",))
-    words = ("--kind", "rows", "--state", "unclaimed=new", "--state", "claimed=busy", "--on-done", "keep")
-    again = claimjobs("adopt", "documents", *words, "--into", tmp_path / "again", "--url", database.url)
+    where = ("--where", "true", "--into", tmp_path / "again", "--url", database.url)
+    again = claimjobs("adopt", "documents", "--kind", "rows", *words, *where)
     assert (again.code, "ADD COLUMN claim_owner_id" in again.out) == (exits.OK, False), "it knows its own columns again"
+
+
+def test_a_status_and_a_run_at_are_known_by_what_is_stored(database: Backend, tmp_path: Path) -> None:
+    """Of a number with decimal places, and of a domain: else all rows would become jobs, also those that are done."""
+    number, moment = "NUMERIC(3, 1)", "TIMESTAMP"
+    if database.family == "postgres":
+        for domain, type_ in {"step": number, "later": "step", "moment": f"{moment}TZ"}.items():
+            database.run(f"CREATE DOMAIN {domain} AS {type_}")
+        number, moment = "later", "moment"
+    database.run(f"CREATE TABLE mailing (id INTEGER PRIMARY KEY, state {number} NOT NULL, due_at {moment} NULL)")
+    database.run("INSERT INTO mailing VALUES (1, 0, NULL), (2, 2.5, NULL), (3, 0, '2037-01-01 00:00:00')")
+    words = ("--state", "unclaimed=0", "--state", "claimed=1", "--state", "done=2.5", "--kind", "rows")
+    ended = claimjobs("adopt", "mailing", *words, "--into", tmp_path, "--url", database.url)
+    assert ended.code == exits.OK, ended.err
+    columns = read_map(tmp_path / "mailing.toml")["columns"]
+    assert (columns.status, columns.run_at) == ("state", "due_at")
+    run_setup(database, tmp_path / "mailing_setup.sql")
+    queue = ("--map", str(tmp_path / "mailing.toml"), "--url", database.url, "--drain")
+    run = _in(tmp_path, database, "claimjobs", "start-processing", "mailing_jobs:handle", *queue)
+    told = "1 done, 0 dead, 0 failed and tried again; 1 left in the queue"
+    assert (run.returncode, run.stdout.splitlines()[0]) == (0, told), run.stdout + run.stderr
 
 
 def _row(database: Backend, columns: str) -> tuple[object, ...]:

@@ -9,7 +9,7 @@ from typing import Any, Literal
 import pytest
 import sqlalchemy as sa
 from sqlalchemy.dialects import mysql
-from sqlalchemy.dialects.postgresql import UUID
+from sqlalchemy.dialects.postgresql import DOMAIN, UUID
 
 from claimjobs import Columns, Queue
 from claimjobs.errors import ColumnUnfit
@@ -178,6 +178,17 @@ def test_an_owner_is_a_number(backend: Backend, what: str) -> None:
     queue = backend.bare_queue("tasks", columns=Columns(status=None, owner_id="claim_owner_id"), on_done="delete")
     queue.enqueue({"id": 1})
     assert len(queue.claim()) == 1
+
+
+def test_a_domain_holds_what_its_type_holds(anywhere: Backend) -> None:
+    anywhere.run("CREATE DOMAIN small AS SMALLINT")
+    small = DOMAIN("small", sa.SmallInteger, create_type=False)
+    made(anywhere, sa.Column("phase", small), sa.Column("worker", small))
+    queue = anywhere.bare_queue("tasks", columns=Columns(status=None, owner_id="worker"))
+    assert "is SMALLINT, and as owner_id it must be a whole" in complaint(queue, ColumnUnfit)
+    states = {"unclaimed": 0, "done": 32_768}
+    queue = anywhere.bare_queue("tasks", columns=Columns(status="phase", states=states), hold="transaction")
+    assert "cannot hold 32768, which is to mean 'done': it holds -32768 to 32767" in complaint(queue, ColumnUnfit)
 
 
 @pytest.mark.parametrize("type_", [sa.Integer, sa.BigInteger, sa.Numeric(12, 0), mysql.INTEGER(unsigned=True)], ids=str)
