@@ -15,6 +15,7 @@ from sqlalchemy.sql.elements import Grouping
 from claimjobs.database.connect import connected, dialect_for, inspector_of
 from claimjobs.database.error_translation import predicate_errors
 from claimjobs.dialects import dialect_named_by
+from claimjobs.errors import ColumnUnfit, state_option
 from claimjobs.settings import Settings
 from claimjobs.table.acceptance import check_no_own, check_table, integer_range
 from claimjobs.table.claim_index import indexes_of, missing_index
@@ -266,7 +267,7 @@ def with_locks(engine: sa.Engine, statement: str) -> str:
 
 
 def additions(engine: sa.Engine, settings: Settings, wanted: Iterable[str]) -> list[str]:
-    """The statements that add what the table lacks of `ADDABLE`. Raises TableMissing or NotClaimable."""
+    """The statements that add what the table lacks of `ADDABLE`. Raises UnfitTable."""
     given, wanted = settings.map or Columns(), list(dict.fromkeys(wanted))
     with connected(engine) as connection:
         there = resolve(connection, tables_for(settings.table)[0].fullname)
@@ -292,11 +293,31 @@ def _column_for(role: str, table: sa.Table, given: Columns) -> sa.Column[Any]:
     ours = job_table(table.name, sa.MetaData()).c[role]
     type_: sa.types.TypeEngine[Any] = ours.type
     default: Any = ours.server_default
-    if role == "status":  # of the values of the map. No enum: its type would have to be created first
+    nullable = ours.nullable
+    if role == "status":
         values = dict(given.states or {state: state for state in STATES})
         first: Any = values.get(UNCLAIMED, UNCLAIMED)
-        type_, default = sa.String(max(16, *(len(str(value)) for value in values.values()))), str(first)
-        if isinstance(first, int):
-            type_ = sa.Boolean() if isinstance(first, bool) else sa.SmallInteger()
-            default = sa.text(str(first).lower())
-    return sa.Column(given.names.get(role, role), type_, nullable=ours.nullable, server_default=default)
+        type_ = _type_for(table, [value for value in (first, *values.values()) if value is not None])
+        nullable = None in values.values()
+        default = None if first is None else first if isinstance(first, str) else sa.text(str(first).lower())
+    return sa.Column(given.names.get(role, role), type_, nullable=nullable, server_default=default)
+
+
+def _type_for(table: sa.Table, values: Sequence[Any]) -> sa.types.TypeEngine[Any]:
+    """The smallest type that holds these values of states. No enum: its type would have to be created first. Raises
+    ColumnUnfit.
+    """
+    match {type(value) for value in values}:
+        case kinds if kinds <= {str}:
+            return sa.String(max(16, *map(len, values)))
+        case kinds if kinds == {bool}:
+            return sa.Boolean()
+        case kinds if kinds == {int}:
+            for type_ in (sa.SmallInteger(), sa.Integer(), sa.BigInteger()):
+                least, most = integer_range(type_)
+                if least <= min(values) and max(values) <= most:
+                    return type_
+    raise ColumnUnfit(
+        f"no column of table {table.fullname!r} can hold all values of its states ({', '.join(map(repr, values))}): "
+        f"let all be texts, truths, or whole numbers of 64 bits, as in {state_option('done')}"
+    )

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
+import pytest
 import sqlalchemy as sa
 
-from claimjobs import Queue
+from claimjobs import Columns, Queue
+from claimjobs.errors import ColumnUnfit
 from claimjobs.explain.adoption import ADDABLE, INDEX, additions
 from claimjobs.table.create import make, tables_for
 from claimjobs.table.ddl import add_value
@@ -36,6 +39,24 @@ def test_no_index_is_added_that_is_there_by_another_name(backend: Backend) -> No
     settings = Queue(backend.engine, "jobs", on_done="delete").settings
     statements = additions(backend.engine, settings, [INDEX])
     assert len(statements) == (not backend.dialect.indexes_end_in_the_key), statements
+
+
+@pytest.mark.parametrize("values", [(10, 20, 90_000), (0, 1, 5_000_000_000), (True, False), ("new", None, "x" * 20)])
+def test_a_status_that_is_added_holds_each_state(backend: Backend, values: tuple[Any, ...]) -> None:
+    backend.run("CREATE TABLE notes (id INTEGER PRIMARY KEY, owner_id INTEGER)")
+    backend.insert("notes", [{"id": 1}])
+    make(backend.engine, tables_for("jobs")[1:])
+    columns = Columns(status="st", states=dict(zip(("unclaimed", "claimed", "done"), values, strict=False)))
+    settings = Queue(backend.engine, "notes", columns=columns, on_done="keep").settings
+    [statement] = additions(backend.engine, settings, ["status"])
+    backend.run(statement)
+    queue = backend.bare_queue("notes", columns=columns, on_done="delete")
+    with queue.claim() as batch:
+        assert [job.st for job in batch] == [values[1]]
+    for mixed in ({"unclaimed": 0, "done": "sent"}, {"unclaimed": 0, "done": 2**63}, {"unclaimed": 0.5}):
+        settings = Queue(backend.engine, "notes", columns=Columns(status="other", states=mixed)).settings
+        with pytest.raises(ColumnUnfit, match="no column of table 'notes' can hold all values of its states \\(0"):
+            additions(backend.engine, settings, ["status"])
 
 
 def test_all_that_is_added_makes_a_queue_in_which_jobs_can_fail(backend: Backend) -> None:
