@@ -72,8 +72,8 @@ def require_finished(result: Any, name: str) -> None:
     """Raise BadHandler if a function of this name returned unfinished work."""
     if (kind := unfinished(result)) is not None:
         raise BadHandler(
-            f"{name} returned {kind}, which nothing runs: let it do the work before it returns, with "
-            "`asyncio.run(...)` where that is async"
+            f"{name} returned {kind}, which nothing runs: let it do the work before it returns, with `await` in an "
+            "async function, and with `asyncio.run(...)` in a plain one"
         )
 
 

@@ -107,7 +107,7 @@ def run(
     in_transaction = not queue.settings.by_lease
     handler_of(handler, name, in_transaction=in_transaction)  # the signature of what is called below fits every call
     ends: list[BaseException] = []
-    what = handler_of(_ending(handler, ends), name, in_transaction=in_transaction)
+    what = handler_of(_ending(handler, ends, queue), name, in_transaction=in_transaction)
     results = _Results()
     try:
         if queue.backlog(1).paused:
@@ -128,9 +128,9 @@ def run(
     return results.found
 
 
-def _ending(handler: Callable[..., Any], ends: list[BaseException]) -> Callable[..., Any]:
-    """The handler, which no job is given any more after it has raised what ends a test. `ends` gets that: a consumer
-    takes it for the failure of a job, as the command must.
+def _ending(handler: Callable[..., Any], ends: list[BaseException], queue: Queue) -> Callable[..., Any]:
+    """The handler, which no job is given any more after it has raised what ends a test. `ends` gets that, and the queue
+    is stopped: a consumer takes it for the failure of a job, as the command must.
     """
 
     @contextmanager
@@ -143,6 +143,7 @@ def _ending(handler: Callable[..., Any], ends: list[BaseException]) -> Callable[
             raise
         except BaseException as error:
             ends.append(error)
+            queue.stop()
             raise Cancelled from error
 
     @wraps(handler)

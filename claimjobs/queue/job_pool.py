@@ -118,10 +118,11 @@ class JobPool(BatchLoop):
 
     def begin_job(self, item: PooledJob) -> bool:
         """A handler is about to begin this job, and the time until it hangs begins. Returns False if the handler must
-        not, because the job is not held any more.
+        not: the job is not held any more, or it is to be released, after `stop` and while the queue is paused.
         """
         self._hold.progress(item.claim)
-        item.begun = not item.job.is_lost and self._hold.is_held(item.claim)
+        must_not = item.job.is_lost or self._control.stopping or self._control.paused
+        item.begun = not must_not and self._hold.is_held(item.claim)
         if not item.begun:
             item.cancelled = True  # no handler decides it, so its settle writes no outcome
             self.end_job(item)
@@ -159,7 +160,7 @@ class JobPool(BatchLoop):
         while not self._control.stopping:
             if self._control.paused:
                 self._release(self._executor.take_back())
-            if not self._items or (self._is_low and time.monotonic() >= self._claim_at):
+            if self._may_claim:
                 batch = self._consumer.claim(self._size, self._where, ahead=True)
                 if batch:
                     self._backoff.reset()
@@ -195,6 +196,12 @@ class JobPool(BatchLoop):
     def _is_low(self) -> bool:
         """Whether there is room that is worth a claim."""
         return self._most - len(self._items) >= self._size
+
+    @property
+    def _may_claim(self) -> bool:
+        """Whether jobs may be claimed now. A handler that blocks its event loop keeps all others from the new ones."""
+        is_due = not self._items or (self._is_low and time.monotonic() >= self._claim_at)
+        return is_due and not self._executor.is_blocked
 
     def _pause_claims(self) -> None:
         """The next claim waits, while jobs are in hand. Without any, the loop itself waits."""
@@ -232,6 +239,8 @@ class JobPool(BatchLoop):
                 item.cancelled = True
                 self._executor.give_up(item)
                 self._ended.append(item)
+        if lost and self._executor.is_blocked:  # by a handler that hangs: nobody would begin the jobs that wait
+            self._release(self._executor.take_back())
 
     # --- settling ----------------------------------------------------------------------------------------
 
@@ -270,9 +279,8 @@ class JobPool(BatchLoop):
         lost = [item.job for item in items if item.job not in held]
         self._consumer.access.report.lost += len(lost)
         if claimed.jobs:
-            has_room = not self._items or (self._is_low and time.monotonic() >= self._claim_at)
             since = min(item.since for item in items)
-            batch = self._consumer.batch(claimed, self._following if has_room else None, since=since)
+            batch = self._consumer.batch(claimed, self._following if self._may_claim else None, since=since)
             unfit: UnfitTable | None = None
             try:
                 with batch:
@@ -285,12 +293,13 @@ class JobPool(BatchLoop):
         log_lost(self._table, lost)
 
     def _decide(self, batch: Batch, items: Iterable[PooledJob]) -> UnfitTable | None:
-        """Give each job its outcome. One whose handler this pool has interrupted gets none, and is released; so is one
-        whose failure the table cannot store: returns why.
+        """Give each job its outcome. One whose handler was interrupted gets none, and is released; so is one whose
+        failure the table cannot store: returns why.
         """
         unfit, done = None, list[Job]()
+        interrupts = (Cancelled, asyncio.CancelledError) if self._is_cancelled else Cancelled
         for item in items:
-            if item.cancelled or (self._is_cancelled and isinstance(item.error, asyncio.CancelledError)):
+            if item.cancelled or isinstance(item.error, interrupts):
                 continue
             try:
                 if item.error is not None:
@@ -323,6 +332,9 @@ class JobPool(BatchLoop):
 
 class Threads:
     """Calls a plain function in `count` threads. A call cannot be cancelled: its thread ends after it."""
+
+    is_blocked = False
+    """Whether no job can begin now."""
 
     def __init__(self, function: Callable[[Job], Any], name: str, count: int, pool: JobPool) -> None:
         self._function, self._name, self._count, self._pool = function, name, count, pool
@@ -381,6 +393,7 @@ class EventLoop:
         self._tasks: dict[PooledJob, asyncio.Task[None]] = {}
         self._loop = asyncio.new_event_loop()
         self._ended = asyncio.Event()
+        self._ran_at, self._has_warned = time.monotonic(), False
         self._thread = threading.Thread(target=self._run, name=f"claimjobs {name}", daemon=True)
         self._thread.start()
 
@@ -395,6 +408,10 @@ class EventLoop:
                 waiting.append(self._waiting.popleft())
         return waiting
 
+    @property
+    def is_blocked(self) -> bool:
+        return time.monotonic() - self._ran_at > WATCH_EVERY + BLOCKED
+
     def give_up(self, item: PooledJob) -> None:
         self._loop.call_soon_threadsafe(self._cancel, item)
 
@@ -408,26 +425,26 @@ class EventLoop:
         """Called in the thread of the event loop, as all methods below."""
         with asyncio.Runner(loop_factory=lambda: self._loop) as runner:  # it cancels what is left at its end
             main = runner.get_loop().create_task(self._until_ended())
-            while not main.done():
-                # A task that a handler has made ends the loop by these. The handler gets them, too, where it awaits it.
-                with suppress(SystemExit, KeyboardInterrupt):
+            while not (main.done() and self._ended.is_set()):
+                if main.done():  # a handler has cancelled all tasks of the loop
+                    main = self._loop.create_task(self._until_ended())
+                # A task that a handler has made ends the loop by the first two. The handler gets them, too, where it
+                # awaits it. RuntimeError: a handler has stopped the loop.
+                with suppress(SystemExit, KeyboardInterrupt, RuntimeError, asyncio.CancelledError):
                     self._loop.run_until_complete(main)
 
     async def _until_ended(self) -> None:
         """Wait for `close`. Meanwhile warn once if the handler keeps the loop from its other tasks."""
-        late = 0.0
-        while late <= BLOCKED and not self._ended.is_set():
-            before = self._loop.time()
+        while not self._ended.is_set():
+            self._ran_at = time.monotonic()
             with suppress(TimeoutError):
                 await asyncio.wait_for(self._ended.wait(), WATCH_EVERY)
-            late = self._loop.time() - before - WATCH_EVERY
-        if late > BLOCKED:
-            words = (
-                "%s kept its event loop from all other jobs for %.1f s: await what takes long, or run it in a thread"
-            )
-            fields = {"event": LOOP_BLOCKED, "seconds": round(late, 1)}
-            executor_log.warning(words, self._name, late, extra=fields)
-        await self._ended.wait()
+            late = time.monotonic() - self._ran_at - WATCH_EVERY
+            if late > BLOCKED and not self._has_warned:
+                self._has_warned = True
+                words = "%s kept its event loop from all other jobs for %.1f s: await what takes long, or use a thread"
+                fields = {"event": LOOP_BLOCKED, "seconds": round(late, 1)}
+                executor_log.warning(words, self._name, late, extra=fields)
         for task in self._tasks.values():
             task.cancel()
 
@@ -444,6 +461,7 @@ class EventLoop:
     async def _handle(self, item: PooledJob) -> None:
         try:
             item.result = await self._function(item.job)
+            require_finished(item.result, self._name)
         except BaseException as error:  # a task that is cancelled must tell it, and the loop goes on after SystemExit
             item.error = error
         self._pool.end_job(item)

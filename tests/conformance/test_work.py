@@ -340,12 +340,16 @@ def test_what_is_no_handler_is_refused(anywhere: Backend) -> None:
         asyncio.run(inside())
 
 
-def test_a_plain_function_that_returns_a_coroutine_fails_its_job(anywhere: Backend) -> None:
+@pytest.mark.parametrize("is_async", [False, True])
+def test_a_function_that_returns_a_coroutine_fails_its_job(anywhere: Backend, is_async: bool) -> None:
     async def later() -> None: ...
+
+    async def forgets_to_await(_: Job) -> Any:
+        return later()
 
     queue = anywhere.queue()
     queue.enqueue(jobs(1))
-    queue.work(lambda _: later(), drain=True)
+    queue.work(forgets_to_await if is_async else lambda _: later(), drain=True)
     assert "returned a coroutine, which nothing runs" in anywhere.rows()[0]["last_error"]
 
 
