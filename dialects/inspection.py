@@ -168,6 +168,7 @@ class TableRules(Protocol):
     comment_of: ClassVar[sa.TextClause | None] = None
     """None: as SQLAlchemy asks."""
     unused_of: ClassVar[sa.TextClause]
+    inexact_of: ClassVar[sa.TextClause]
     unusual_of: ClassVar[sa.TextClause]
     child_of: ClassVar[sa.TextClause | None] = None
     partitioned_by: ClassVar[sa.TextClause]
@@ -220,6 +221,10 @@ class TableRules(Protocol):
     def unused_indexes(self, connection: sa.Connection, table: sa.Table) -> Collection[str]:
         """The names of indexes of this table that no statement can use, although they are there."""
         return [row[0] for row in self._asked(connection, self.unused_of, table)]
+
+    def inexact_indexes(self, connection: sa.Connection, table: sa.Table) -> Collection[str]:
+        """The names of unique indexes that do not refuse a row by the values of their columns when it is inserted."""
+        return [row[0] for row in self._asked(connection, self.inexact_of, table)]
 
     def unusual_parts(self, connection: sa.Connection, table: sa.Table) -> Mapping[Any, bool]:
         """The columns of indexes, by the names of both, that do not rise. True: it falls, and its NULLs are where an

@@ -50,11 +50,14 @@ class UniqueKey:
         self._columns = columns = tuple(roles.table.c[name] for name in names)
         self.most = most_keys((*roles.key, *columns), dialect)
         """The most rows of one chunk, whose values are sent to find their jobs."""
-        self._indexes = _unique_indexes(connection, roles.table, {column.name for column in columns}, dialect.primary)
+        found = _unique_indexes(connection, roles.table, {column.name for column in columns}, dialect.primary)
+        inexact = dialect.table_rules.inexact_indexes(connection, roles.table)
+        self._indexes = {name: equal for name, equal in found.items() if name not in inexact}
         if not self._indexes:
+            unfit = f" that compares whole values at once (drop {', '.join(map(str, found))})" if found else ""
             raise UnfitTable(
-                f"table {roles.name!r} has no unique index over {', '.join(names)}, so nothing keeps a second such job "
-                f"out: {unique_index(roles.name, names, roles.quote)}"
+                f"table {roles.name!r} has no unique index over {', '.join(names)}{unfit}, so nothing keeps a second "
+                f"such job out: {unique_index(roles.name, names, roles.quote)}"
             )
         insert = dialect.insert_unless_there(roles.table, columns) if dialect.skips_duplicates else None
         self.insert = None if insert is None else insert.returning(*roles.key)

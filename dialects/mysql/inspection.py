@@ -147,6 +147,7 @@ class MySQLTableRules(TableRules):
     comment_of = _about("table_comment", "tables")
     # FORCE INDEX with an invisible one is error 1176.
     unused_of = _about("DISTINCT index_name", "statistics", "AND is_visible = 'NO'")
+    inexact_of = _about("DISTINCT index_name", "statistics", "AND sub_part IS NOT NULL")
     unusual_of = _about(
         "index_name, column_name, sub_part IS NULL AND collation = 'D'",
         "statistics",

@@ -16,6 +16,9 @@ from claimjobs.dialects.postgres.sessions import CHANNEL, FULL, PREPARER
 CHEAP: Final = 200.0
 """A planner reads and sorts some thousand rows at this cost, as of a small partition, whatever indexes there are."""
 
+_INDEXES: Final = (
+    "SELECT relname FROM pg_index JOIN pg_class ON pg_class.oid = indexrelid WHERE indrelid = to_regclass(:name) "
+)
 _SCANS: Final = ("Seq Scan", "Parallel Seq Scan")
 
 Node = dict[str, Any]
@@ -181,10 +184,9 @@ class PostgresTableRules(TableRules):
         "ORDER BY mode IN ('AccessShareLock', 'RowShareLock', 'ShareLock'), xact_start LIMIT 1"
     )
     # CREATE INDEX CONCURRENTLY that failed leaves one behind.
-    unused_of = sa.text(
-        "SELECT relname FROM pg_index JOIN pg_class ON pg_class.oid = indexrelid "
-        "WHERE indrelid = to_regclass(:name) AND NOT indisvalid"
-    )
+    unused_of = sa.text(_INDEXES + "AND NOT indisvalid")
+    # One that is DEFERRABLE, or not valid, is none for ON CONFLICT.
+    inexact_of = sa.text(_INDEXES + "AND NOT (indisvalid AND indimmediate)")
     # An option is 1 for DESC, and 2 for NULLS FIRST. Both are what DESC means in an order.
     unusual_of = sa.text(
         "SELECT relname, attname, coalesce(option = 3, false) AND amname = 'btree' AND indpred IS NULL "

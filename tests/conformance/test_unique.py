@@ -221,6 +221,15 @@ def test_an_index_that_holds_some_rows_only_is_not_enough(backend: Backend) -> N
         backend.queue().enqueue({"d": "a", "e": "b"}, unique="d")
 
 
+def test_an_index_that_does_not_compare_whole_values_or_only_at_the_commit_is_not_enough(backend: Backend) -> None:
+    backend.make()
+    can_defer = backend.family == "postgres"
+    backend.run("ALTER TABLE jobs ADD UNIQUE (d) DEFERRABLE" if can_defer else "CREATE UNIQUE INDEX d ON jobs (d(3))")
+    with pytest.raises(UnfitTable, match=r"whole values at once \(drop .*CREATE UNIQUE INDEX"):
+        backend.queue().enqueue([{"d": "one", "e": ""}, {"d": "one more", "e": ""}], unique="d")
+    assert backend.rows() == []
+
+
 def test_a_column_that_is_not_there(backend: Backend) -> None:
     with pytest.raises(ColumnMissing, match="no column 'colour'"):
         backend.queue().enqueue({"d": "a", "e": "b"}, unique="colour")
