@@ -150,10 +150,10 @@ def inspect_for_adoption(engine: sa.Engine, name: str) -> Adoption:
         some: sa.Select[Any] = sa.select(sa.literal_column("1")).select_from(table).limit(LOOKED_AT)
         rows = connection.scalar(sa.select(sa.func.count()).select_from(some.subquery())) or 0
         key = tuple(column.name for column in table.primary_key)
-        for index in () if key else inspector_of(connection).get_indexes(table.name, schema=table.schema):
-            columns = [name for name in index["column_names"] if name is not None]
-            if index["unique"] and columns and not key and not any(there[name]["nullable"] for name in columns):
-                key = tuple(columns)
+        for index in () if key else indexes_of(connection, table):  # None: only a part of a value, or of the rows
+            columns = index["column_names"]
+            if index.get("unique") and not any(name is None or there[name]["nullable"] for name in columns):
+                key = key or tuple(columns)
     return Adoption(engine, table, rows, key, names, values)
 
 

@@ -317,6 +317,24 @@ def test_a_migration_has_all_statements(tables: Backend, tmp_path: Path, form: s
     assert "orders_claims" in source
 
 
+def test_a_key_is_unique_by_whole_values_and_in_all_rows(database: Backend, tmp_path: Path) -> None:
+    table = "CREATE TABLE feeds (url VARCHAR(2000) NOT NULL, nr INTEGER NOT NULL)"
+    first, rest = "CREATE UNIQUE INDEX a ON feeds (url(100))", "CREATE UNIQUE INDEX c ON feeds (url(50), nr)"
+    if database.family == "postgres":
+        first, rest = (
+            "CREATE UNIQUE INDEX a ON feeds (url) WHERE nr > 9",
+            "CREATE UNIQUE INDEX c ON feeds (lower(url), nr)",
+        )
+    for statement in (table, first, rest):
+        database.run(statement)
+    words = ("adopt", "feeds", "--kind", "side-car", "--into", tmp_path, "--url", database.url)
+    ended = claimjobs(*words)
+    assert (ended.code, "has no key: give it a primary key" in ended.err) == (exits.USAGE, True), ended.err
+    database.run("CREATE UNIQUE INDEX b ON feeds (nr)")
+    assert claimjobs(*words).code == exits.OK
+    assert read_map(tmp_path / "feeds.toml")["columns"].key_names == ("nr",)
+
+
 def test_what_cannot_be_a_queue_is_told(tables: Backend, tmp_path: Path) -> None:
     into = ("--kind", "side-car", "--into", tmp_path, "--url", tables.url)
     ended = claimjobs("adopt", "keyless", *into)
