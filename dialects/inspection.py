@@ -158,6 +158,8 @@ class TableRules(Protocol):
     longest: ClassVar[int] = 63
     """The longest name of a table, an index or a type."""
     counted_in: ClassVar[str] = "bytes"
+    longest_index: ClassVar[int] = 3072
+    """The bytes of an index at most, where `sizes_of` says what columns take."""
     last_character: ClassVar[str] = "\U0010ffff"
     """The last one that a name can have."""
 
@@ -170,6 +172,8 @@ class TableRules(Protocol):
     unused_of: ClassVar[sa.TextClause]
     inexact_of: ClassVar[sa.TextClause]
     unusual_of: ClassVar[sa.TextClause]
+    sizes_of: ClassVar[sa.TextClause | None] = None
+    """The bytes that each column takes at most in an index, where these are bounded."""
     child_of: ClassVar[sa.TextClause | None] = None
     partitioned_by: ClassVar[sa.TextClause]
     updated_of: ClassVar[sa.TextClause | None] = None
@@ -231,6 +235,16 @@ class TableRules(Protocol):
         order has them. False: it gives no order, or not that of all rows.
         """
         return {(row[0], row[1]): bool(row[2]) for row in self._asked(connection, self.unusual_of, table)}
+
+    def no_index(self, connection: sa.Connection, table: sa.Table, names: Collection[str]) -> str | None:
+        """Why no index can have these columns, and the next step; None: one can."""
+        sizes = {row[0]: row[1] for row in self._asked(connection, self.sizes_of, table) if row[0] in names}
+        if sum(sizes.values()) <= self.longest_index:
+            return None
+        return (
+            f"no index can have the columns {', '.join(names)} (at most {self.longest_index:,} bytes, and no TEXT, "
+            f"BLOB or JSON): make {max(sizes, key=sizes.__getitem__)!r} a VARCHAR of fewer characters"
+        )
 
     def child(self, connection: sa.Connection, table: sa.Table) -> str | None:
         """A table with keys of its own whose rows are read together with those of this one; None if there is none."""

@@ -29,7 +29,7 @@ from claimjobs.statements.job_rows import job_rows
 from claimjobs.statements.key_rows import KeyStatements
 from claimjobs.statements.owners import any_due
 from claimjobs.table.backend import Backend
-from claimjobs.table.claim_index import indexes_of, missing_index, sweep_order
+from claimjobs.table.claim_index import missing_index, sweep_order
 from claimjobs.table.predicates import OrderBy, Predicate, Where, order_of, predicates_of, read_other_rows
 from claimjobs.table.reflection import columns_in_database
 
@@ -197,11 +197,11 @@ class ClaimPlans:
             return
         order = (*backend.key_rows.of_jobs, *selection.order)
         with connected(self._engine) as connection:
-            lack = missing_index(connection, backend.source, order, indexes_of(connection, backend.source.table))
+            lack = missing_index(connection, backend.source, order)
         if lack is not None:
             raise KeyUnfit(
                 f"table {backend.source.name!r} has no index that finds the jobs of one key of per_key in their order: "
-                f"{lack.ddl}"
+                f"{lack.ddl or lack.effect}"
             )
         self._has_index = True
 

@@ -273,7 +273,6 @@ def additions(engine: sa.Engine, settings: Settings, wanted: Iterable[str]) -> l
         there = resolve(connection, tables_for(settings.table)[0].fullname)
         check_no_own(there)
         check_table(connection, dialect_for(engine), there)
-        found = indexes_of(connection, there)
     columns = [_column_for(role, there, given) for role in wanted if role != INDEX]
     new = [column for column in columns if column.name not in there.c]
     statements = [add_column(engine, there, column) for column in new]
@@ -283,8 +282,11 @@ def additions(engine: sa.Engine, settings: Settings, wanted: Iterable[str]) -> l
         roles, keys = roles_of(there, given), () if settings.per_key is None else settings.per_key.names
         # If any order will do, the index is for the default one.
         order = order_of(None if settings.any_order else settings.order_by, roles, dialect_named_by(engine).lexis)
-        if (lack := missing_index(engine, roles, (*(there.c[name] for name in keys), *order), found)) is not None:
-            statements += lack.statements
+        with connected(engine) as connection:
+            lack = missing_index(connection, roles, (*(there.c[name] for name in keys), *order))
+        if lack is not None and not lack.statements:
+            raise ColumnUnfit(f"table {there.fullname!r}: {lack.effect}, or choose a side-car (--side-car)")
+        statements += [] if lack is None else lack.statements
     return statements
 
 

@@ -20,7 +20,7 @@ from claimjobs.settle.settler import Settler
 from claimjobs.statements import samples
 from claimjobs.statements.stored_jobs import count
 from claimjobs.table.backend import Backend
-from claimjobs.table.claim_index import claim_index, indexes_of, missing_index
+from claimjobs.table.claim_index import claim_index, missing_index
 from claimjobs.table.definitions import OWNER_TABLE
 
 SIZE: Final = 100
@@ -176,7 +176,9 @@ def _index_finding(connection: sa.Connection, subject: Subject, *, is_small: boo
     is_costly = any(found.costs for found in subject.planned)
     keys = () if subject.backend.key_rows is None else subject.backend.key_rows.of_jobs
     order = (*keys, *(selection.order or source.default_order))
-    lack = missing_index(connection, source, order, indexes_of(connection, source.table))
+    lack = missing_index(connection, source, order)
+    if lack is not None and not lack.statements:
+        return Finding("index", "warning", lack.effect)
     if lack is not None and (is_costly or is_small):
         return Finding("index", "warning", f"{lack.effect}: add one", (lack.ddl,))
     if lack is not None:

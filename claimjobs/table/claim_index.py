@@ -103,7 +103,7 @@ class MissingIndex(NamedTuple):
     """A claim index that a table lacks."""
 
     effect: str
-    """What claims do without it."""
+    """What claims do without it; and why no statement adds it, if that is so, with the next step."""
     statements: Sequence[str]
     """What adds it."""
 
@@ -114,12 +114,10 @@ class MissingIndex(NamedTuple):
 
 
 def missing_index(
-    bind: sa.Engine | sa.Connection,
-    roles: ColumnRoles,
-    order: Sequence[sa.ColumnElement[Any]],
-    found: Sequence[Any],
+    connection: sa.Connection, roles: ColumnRoles, order: Sequence[sa.ColumnElement[Any]]
 ) -> MissingIndex | None:
-    """The claim index, if none of the indexes that were `found` (`indexes_of`) has all columns of phase 1."""
+    """The claim index, if no index of the table has all columns of phase 1."""
+    found = indexes_of(connection, roles.table)
     index, parts = claim_index(roles, order), _parts(roles, order)
     if index is None or holds(found, parts):
         return None
@@ -133,5 +131,7 @@ def missing_index(
             index.name = quoted_name(fitting("_".join((roles.table.name, "claim", *more))), quote=None)
             if index.name not in taken:
                 break
+    if flaw := dialect_of(connection).table_rules.no_index(connection, roles.table, parts):
+        return MissingIndex(f"{effect}, and {flaw}", [])
     drop = [sa.schema.DropIndex(index)] if index.name in taken else []
-    return MissingIndex(effect, [text(statement, bind) for statement in (*drop, sa.schema.CreateIndex(index))])
+    return MissingIndex(effect, [text(statement, connection) for statement in (*drop, sa.schema.CreateIndex(index))])

@@ -153,6 +153,11 @@ class MySQLTableRules(TableRules):
         "statistics",
         "AND (sub_part IS NOT NULL OR coalesce(collation, '') <> 'A')",
     )
+    sizes_of = _about(
+        "column_name, CASE WHEN data_type = 'json' OR data_type LIKE '%text' OR data_type LIKE '%blob' THEN 1e9 "
+        "WHEN data_type IN ('enum', 'set') THEN 2 ELSE coalesce(character_octet_length, 4) END",
+        "columns",
+    )
     partitioned_by = _about("DISTINCT partition_expression, subpartition_expression", "partitions")
     updated_of = _about("column_name, extra", "columns", "AND extra LIKE '%on update%'")
     # If no collation is named, the columns of a JSON_TABLE have the connection's: comparing them is error 1267.

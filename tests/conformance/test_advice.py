@@ -59,6 +59,32 @@ def test_a_status_that_is_added_holds_each_state(backend: Backend, values: tuple
             additions(backend.engine, settings, ["status"])
 
 
+@pytest.mark.parametrize(
+    ("columns", "mended"),
+    [
+        ("id INTEGER PRIMARY KEY, status TEXT NOT NULL", "status VARCHAR(700) NOT NULL"),
+        (
+            "a VARCHAR(255), b VARCHAR(255), c VARCHAR(200), status VARCHAR(255), PRIMARY KEY (a, b, c)",
+            "status CHAR(50)",
+        ),
+    ],
+    ids=["text", "long"],
+)
+def test_no_index_is_proposed_that_the_server_refuses(backend: Backend, columns: str, mended: str) -> None:
+    backend.requires("table collation")  # the families whose indexes have whole columns of few bytes
+    backend.run(f"CREATE TABLE notes ({columns}, owner_id INTEGER) CHARACTER SET utf8mb4")
+    make(backend.engine, tables_for("jobs")[1:])
+    queue = backend.bare_queue("notes", on_done="delete")
+    told = "claims have no index, and no index can have the columns status"
+    with pytest.raises(ColumnUnfit, match=f"{told}.*make '(status|a)' a VARCHAR of fewer characters"):
+        additions(backend.engine, queue.settings, [INDEX])
+    [finding] = [finding for finding in queue.explain().findings if finding.check == "index"]
+    assert (finding.verdict, told in finding.says, finding.fix) == ("warning", True, ())
+    backend.run(f"ALTER TABLE notes MODIFY COLUMN {mended}")
+    [statement] = additions(backend.engine, queue.settings, [INDEX])
+    backend.run(statement)
+
+
 def test_all_that_is_added_makes_a_queue_in_which_jobs_can_fail(backend: Backend) -> None:
     articles_table(backend)
 
