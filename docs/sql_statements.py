@@ -221,18 +221,16 @@ def _life(roles: ColumnRoles, dialect: Dialect) -> dict[str, Any]:
 def _asleep(ours: sa.Table, roles: ColumnRoles, dialect: Dialect) -> dict[str, Any]:
     work = owners.any_due(roles, Selection(roles.due(database_now()), roles.default_order))
     listen = dialect.sessions.listen(FIRST_OWNER)
+    listener: Any = dialect.sessions.listener
+    interrupts = dialect.interrupts
     return {
         **({} if listen is None else {"listen": listen}),
         "lie down": owners.mark_asleep(ours),
         "check": owners.check(ours, work, dialect),
         "careful": owners.check(ours, work, dialect, owners.unknown(roles, ours.alias("known"))),
         "call": owners.wake(ours, dialect, DEFAULT_TABLE),
-        **({"interrupt": dialect.sessions.interrupt(4711), "wait": _sleep()} if dialect.interrupts else {}),
+        **({"interrupt": dialect.sessions.interrupt(4711), "wait": listener.sleep} if interrupts else {}),
     }
-
-
-def _sleep() -> Any:
-    return sa.select(sa.func.sleep(sa.bindparam("seconds")))
 
 
 def _reclaiming(roles: ColumnRoles, dialect: Dialect) -> dict[str, Any]:

@@ -143,7 +143,7 @@ def _shape(statement: str) -> str:
     statement = re.sub(r" COLLATE \w+", "", statement)
     shape = re.sub(r"__\[POSTCOMPILE_[^\]]*\]|%\(\w+\)s|%s|(?<!:):\w+", "?", statement)
     shape = re.sub(rf"\?({CAST})", "?", shape)
-    shape = re.sub(r"LISTEN claimjobs_\d+|sleep\(.*?\) AS \w+", "?", shape)
+    shape = re.sub(r"LISTEN claimjobs_\d+|sleep\(.*?\)", "?", shape)
     shape = re.sub(r"\?(, \?)+", "?", shape)
     return " ".join(re.sub(r"\(\?\)(, \(\?\))+", "(?)", shape).split())
 
