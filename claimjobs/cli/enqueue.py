@@ -111,9 +111,9 @@ def enqueue(
         try:
             enqueued = queue.enqueue(rows, on_bad=rows.report_bad, unique=unique, on_duplicate=on_duplicate)
         except BaseException as error:
-            is_unsure = getattr(error, "connection_invalidated", False)
-            broke = f", unless the connection broke in the commit: see {next_command('status')}"
-            say(f"nothing is enqueued{broke if is_unsure else ''}")
+            broke = getattr(error, "connection_invalidated", not isinstance(error, Exception))
+            unsure = f"all rows are enqueued, or none: see {next_command('status')}"
+            say(unsure if broke and rows.ended else "nothing is enqueued")
             raise
     known = f", {rows.count - enqueued:,} were there already" if unique else ""
     unfit = f"; {number(rows.bad, 'row')} did not fit: correct these lines, and enqueue them" if rows.bad else ""
@@ -154,6 +154,8 @@ class FileRows:
         """Rows that fit, as far as they were read; rows that do not fit."""
         self.lines = array("Q")
         """The line on which each row begins, counted as in an editor."""
+        self.ended = False
+        """Whether all were read. Before that none is committed."""
 
     def __iter__(self) -> Iterator[dict[str, Any]]:
         report_at = time.monotonic() + REPORT_EVERY
@@ -169,6 +171,7 @@ class FileRows:
                 report_at = time.monotonic() + REPORT_EVERY
                 say(f"{number(self.count, 'row')} read")
             yield row
+        self.ended = True
 
     def report_bad(self, bad: BadRow) -> None:
         """Tell that a row does not fit the table."""

@@ -9,6 +9,7 @@ import subprocess
 import sys
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 import sqlalchemy as sa
@@ -16,6 +17,7 @@ import sqlalchemy as sa
 from claimjobs import job_table, tracing
 from claimjobs.cli import exits
 from claimjobs.dialects.types import Instant
+from claimjobs.enqueue.notifier import Notifier
 from tests.backends import Backend, wait_for
 from tests.cli.command import Ended, claimjobs, mapped
 
@@ -255,6 +257,15 @@ def test_ctrl_c_leaves_nothing_half_done(jobs: Backend) -> None:
     assert b"interrupted" in err
     assert b"nothing is enqueued" in err
     assert jobs.rows() == []
+
+
+def test_after_the_commit_nobody_is_told_that_nothing_is_enqueued(
+    one: Backend, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Notifier, "wake", Mock(side_effect=KeyboardInterrupt))
+    ended = enqueued(one, "-", stdin=lines(*good(2)))
+    assert (ended.code, ended.out, len(one.rows())) == (exits.INTERRUPTED, "", 2)
+    assert "claimjobs: all rows are enqueued, or none: see `claimjobs status --url URL`\n" in ended.err
 
 
 def test_a_second_ctrl_c_while_the_connection_is_given_back_is_one_line(anywhere: Backend) -> None:
