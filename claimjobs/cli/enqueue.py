@@ -147,7 +147,7 @@ class FileRows:
     def __init__(self, file: BinaryIO, table: sa.Table, *, is_csv: bool) -> None:
         # What is not UTF-8 becomes half characters, which no row may have: so the lines after it are read, too.
         self._lines = io.TextIOWrapper(file, "utf-8-sig", errors="surrogateescape", newline="\n")
-        numbered = ((line, text) for line, text in enumerate(self._lines, 1) if text.strip())
+        numbered = ((line, line, text) for line, text in enumerate(self._lines, 1) if text.strip())
         self._records = self._csv() if is_csv else numbered
         self._table = table
         self.count = self.bad = 0
@@ -159,11 +159,12 @@ class FileRows:
 
     def __iter__(self) -> Iterator[dict[str, Any]]:
         report_at = time.monotonic() + REPORT_EVERY
-        for line, record in self._records:
+        for line, last, record in self._records:
             try:
                 row = self._row(record)
             except BAD as error:
-                self._report(line, _reason(error))
+                lost = f"; no row is enqueued of lines {line} to {last}" if last > line else ""
+                self._report(line, _reason(error) + lost)
                 continue
             self.lines.append(line)
             self.count += 1
@@ -215,8 +216,8 @@ class FileRows:
         defaults = column.default, column.server_default
         return defaults == (None, None) and column is not self._table.autoincrement_column
 
-    def _csv(self) -> Iterator[tuple[int, list[str] | csv.Error]]:
-        """Each record after the header, which may have several lines, and its first line."""
+    def _csv(self) -> Iterator[tuple[int, int, list[str] | csv.Error]]:
+        """The first and the last line of each record after the header, and the record."""
         csv.field_size_limit(LONGEST_FIELD)
         reader = csv.reader(self._lines, strict=True)
         try:
@@ -233,11 +234,11 @@ class FileRows:
             line = reader.line_num + 1
             try:
                 if record := next(reader):
-                    yield line, record
+                    yield line, reader.line_num, record
             except StopIteration:
                 return
             except csv.Error as error:
-                yield line, error
+                yield line, reader.line_num, error
 
 
 def _from_csv(column: sa.Column[Any], text: str) -> Any:

@@ -236,9 +236,12 @@ def test_a_row_that_is_no_csv_does_not_end_the_file(lines: bytes, reason: str) -
     assert reason in read.reason
 
 
-def test_a_quote_that_is_never_closed_is_told_where_it_opened() -> None:
-    read = Read("csv", b'name,note\na,x\nb,"y\nc,z\n')
-    assert read.reasons == [(3, "is no CSV (unexpected end of data)")]
+def test_a_quote_that_is_closed_too_late_is_told_with_the_lines_that_it_takes() -> None:
+    read = Read("csv", b'name,note\na,x\nb,"y\nc,z\nd,z\n')
+    assert read.reasons == [(3, "is no CSV (unexpected end of data); no row is enqueued of lines 3 to 5")]
+    read = Read("csv", b'name,note\na,"x\nb,y\nc,z",z\nd,z\n')
+    assert read.reasons == [(2, "has 3 fields, and the header has 2; no row is enqueued of lines 2 to 4")]
+    assert [row["name"] for row in read.rows] == ["d"]
 
 
 @pytest.mark.parametrize(
