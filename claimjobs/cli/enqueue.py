@@ -102,6 +102,10 @@ def enqueue(
     """
     if (every is None) != (tick is None) or (every and not unique):
         raise click.UsageError("a schedule needs --every, --tick and --unique: give all three")
+    if every is not None and on_duplicate != "skip":
+        raise click.UsageError("--on-duplicate has no effect with --every: leave it out")
+    if every is None and zone != "UTC":
+        raise click.UsageError("--zone has no effect without --every: leave it out")
     is_csv = format_ == "csv" if format_ else str(getattr(file, "name", "-")).lower().endswith(".csv")
     began = time.monotonic()
     with target.queue() as queue:
@@ -243,7 +247,7 @@ class FileRows:
 
 def _from_csv(column: sa.Column[Any], text: str) -> Any:
     if not text and (column.nullable or not isinstance(column.type, sa.String)):
-        return None
+        return sa.null() if isinstance(column.type, sa.JSON) else None  # None would be the null of JSON
     return value_for(column, parsed_json(text) if isinstance(column.type, (sa.JSON, sa.ARRAY)) else text)
 
 

@@ -77,6 +77,17 @@ def test_standard_input_is_json_lines_unless_said_otherwise(one: Backend) -> Non
     assert len(one.rows()) == 3
 
 
+def test_an_empty_field_of_json_is_null(database: Backend) -> None:
+    table = job_table("events", sa.MetaData(), sa.Column("doc", sa.JSON), sa.Column("n", sa.Integer), unique="n")
+    database.make(table)
+    for how in ((), ("--unique", "n"), ("--unique", "n", "--on-duplicate", "replace")):
+        content = b"n,doc\n" + b"".join(b"%d,%s\n" % (n, b"{}" if n % 2 else b"") for n in range(150))
+        assert enqueued(database, "-", "--table", "events", "--format", "csv", *how, stdin=content).code == exits.OK
+    with database.engine.connect() as connection:
+        found = connection.scalars(sa.select(table.c.n).where(table.c.doc.is_(sa.null())).order_by(table.c.n)).all()
+    assert found == list(range(0, 150, 2))
+
+
 def test_the_name_tells_that_a_file_is_csv(one: Backend, tmp_path: Path) -> None:
     for name, content in (("a.jsonl", lines(*good(1))), ("a.txt", lines(*good(1))), ("A.CSV", b"d,e\na,b\n")):
         (tmp_path / name).write_bytes(content)
@@ -316,16 +327,19 @@ def test_rows_of_a_schedule_are_enqueued_until_a_signal(database: Backend) -> No
 
 def test_a_schedule_that_cannot_be_kept_is_refused_at_once(one: Backend) -> None:
     one.run("CREATE UNIQUE INDEX once ON jobs (d)")
+    every = ("--every", "1h", "--tick", "d", "--unique", "d")
     for words, code, said in (
         (("--every", "15m"), exits.USAGE, "give all three"),
         (("--tick", "d", "--unique", "d"), exits.USAGE, "give all three"),
         (("--every", "often", "--tick", "d", "--unique", "d"), exits.USAGE, "'often' is no schedule"),
-        (("--every", "1h", "--tick", "d", "--unique", "d", "--zone", "Mars"), exits.USAGE, "is no time zone"),
+        ((*every, "--zone", "Mars"), exits.USAGE, "is no time zone"),
+        (("--zone", "Mars"), exits.USAGE, "--zone has no effect without --every: leave it out"),
+        ((*every, "--on-duplicate", "again"), exits.USAGE, "--on-duplicate has no effect with --every: leave it out"),
     ):
         ended = enqueued(one, "-", *words, stdin=lines(*good(1)))
         assert (ended.code, ended.out) == (code, "")
         assert said in ended.err
-    ended = enqueued(one, "-", "--every", "1h", "--tick", "d", "--unique", "d", stdin=b"no json\n")
+    ended = enqueued(one, "-", *every, stdin=b"no json\n")
     assert (ended.code, ended.out) == (exits.INPUT, "")
     assert "correct these lines first" in ended.err
     assert one.rows() == []

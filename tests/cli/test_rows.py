@@ -90,11 +90,10 @@ def test_text_of_csv_becomes_the_columns_type(column: str, text: str, value: Any
     assert from_csv(column, text) == value
 
 
-@pytest.mark.parametrize(
-    ("column", "value"), [("count", None), ("doc", None), ("note", "left out"), ("priority", "left out")]
-)
+@pytest.mark.parametrize(("column", "value"), [("count", None), ("note", "left out"), ("priority", "left out")])
 def test_an_empty_field_is_the_default_or_null(column: str, value: Any) -> None:
     assert from_csv(column, "") == value
+    assert from_csv("doc", "") is sa.null(), "and not the null of JSON"
 
 
 def test_an_empty_field_of_a_text_that_must_be_given_is_an_empty_text() -> None:
