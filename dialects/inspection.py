@@ -264,6 +264,13 @@ class TableRules(Protocol):
         It is within a transaction.
         """
 
+    def add_column(self, connection: sa.Connection, table: str, name: str, column: str) -> list[str]:
+        """The statements that add a column, as in a CREATE TABLE, without a copy of the table. Names are given as
+        statements write them.
+        """
+        del connection, name
+        return [f"ALTER TABLE {table} ADD COLUMN {column};"]
+
     def lock_holder(self, connection: sa.Connection, table: sa.Table) -> str | None:
         """A session that has a lock on this table, for a message; None: the server shows none to this user."""
         return next((row[0] for row in self._asked(connection, self.holder_of, table)), None)

@@ -273,9 +273,9 @@ def additions(engine: sa.Engine, settings: Settings, wanted: Iterable[str]) -> l
         there = resolve(connection, tables_for(settings.table)[0].fullname)
         check_no_own(there)
         check_table(connection, dialect_for(engine), there)
-    columns = [_column_for(role, there, given) for role in wanted if role != INDEX]
-    new = [column for column in columns if column.name not in there.c]
-    statements = [add_column(engine, there, column) for column in new]
+        columns = [_column_for(role, there, given) for role in wanted if role != INDEX]
+        new = [column for column in columns if column.name not in there.c]
+        statements = [statement for column in new for statement in add_column(connection, there, column)]
     if INDEX in wanted:
         for column in new:
             there.append_column(column)

@@ -155,7 +155,7 @@ def _unfit(connection: sa.Connection, roles: ColumnRoles, role: str, found: Any,
     ours = job_table(roles.table.name, sa.MetaData()).c[role]
     other = sa.Column(f"claim_{role}", ours.type, nullable=ours.nullable, server_default=ours.server_default)
     type_ = _shown(found["type"], connection) + ("" if found["nullable"] else " NOT NULL")
-    step = add_column(connection, roles.table, other).removesuffix(";")
+    step = " ".join(add_column(connection, roles.table, other)).removesuffix(";")
     return ColumnUnfit(
         f"column {found['name']!r} of table {roles.name!r} is {type_}, and as {role} it must be {needed}: "
         f"name another one, as in {column_option(role)}; to add one: {step}"

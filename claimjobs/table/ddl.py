@@ -69,11 +69,13 @@ def table_comment(table: sa.Table) -> sa.schema.SetTableComment:
     return sa.schema.SetTableComment(sa.Table(table.name, sa.MetaData(schema=table.schema), comment=comment))
 
 
-def add_column(bind: Bind, table: sa.Table, column: sa.Column[Any]) -> str:
-    """The statement that adds a column, with a default or NULL for existing rows."""
+def add_column(connection: sa.Connection, table: sa.Table, column: sa.Column[Any]) -> list[str]:
+    """The statements that add a column, with a default or NULL for existing rows."""
     # An enum may be a separate type, which would have to be made first.
     type_ = sa.String(column.type.length) if isinstance(column.type, sa.Enum) else column.type
-    return f"ALTER TABLE {table_name(bind, table)} ADD COLUMN {_column(bind, table, column, type_)};"
+    name = undoubled(connection.dialect.identifier_preparer.quote(column.name), connection.dialect)
+    written = _column(connection, table, column, type_)
+    return dialect_named_by(connection).table_rules.add_column(connection, table_name(connection, table), name, written)
 
 
 def add_value(bind: Bind, column: sa.Column[Any], value: str) -> str:

@@ -203,6 +203,15 @@ class MySQLTableRules(TableRules):
             or re.search(rf"\b{re.escape(column.name)}\b", expressions)
         ]
 
+    def add_column(self, connection: sa.Connection, table: str, name: str, column: str) -> list[str]:
+        # If its default is an expression, the server copies the table, and lets nobody write meanwhile.
+        begin, _, expression = column.partition(" DEFAULT (")
+        if not expression:
+            return super().add_column(connection, table, name, column)
+        value = connection.exec_driver_sql(f"SELECT ({expression}").scalar_one()
+        first = super().add_column(connection, table, name, f"{begin} DEFAULT '{value}'")
+        return [*first, f"ALTER TABLE {table} ALTER COLUMN {name} SET DEFAULT ({expression};"]
+
     @contextmanager
     def limited(self, connection: sa.Connection) -> Iterator[None]:
         # The default is a year on MySQL and a day on MariaDB.

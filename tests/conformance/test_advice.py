@@ -11,6 +11,7 @@ import sqlalchemy as sa
 from claimjobs import Columns, Queue
 from claimjobs.errors import ColumnUnfit
 from claimjobs.explain.adoption import ADDABLE, INDEX, additions
+from claimjobs.table.columns import OURS
 from claimjobs.table.create import make, tables_for
 from claimjobs.table.ddl import add_value
 from tests.backends import Backend
@@ -83,6 +84,20 @@ def test_no_index_is_proposed_that_the_server_refuses(backend: Backend, columns:
     backend.run(f"ALTER TABLE notes MODIFY COLUMN {mended}")
     [statement] = additions(backend.engine, queue.settings, [INDEX])
     backend.run(statement)
+
+
+def test_what_is_added_copies_no_table_and_the_rows_are_due(backend: Backend) -> None:
+    backend.run("CREATE TABLE notes (id INTEGER PRIMARY KEY, body TEXT)")
+    backend.insert("notes", [{"id": 1}])
+    make(backend.engine, tables_for("jobs")[1:])
+    instantly = ", ALGORITHM=INSTANT" if backend.has("table collation") else ""  # the families that know the word
+    settings = backend.bare_queue("notes", on_done="delete").settings
+    for statement in additions(backend.engine, settings, OURS):
+        backend.run(statement.removesuffix(";") + instantly)
+    backend.insert("notes", [{"id": 2}])
+    assert [job.id for job in backend.bare_queue("notes", on_done="delete").claim()] == [1, 2]
+    first, second = (row["run_at"] for row in backend.rows("notes"))
+    assert first < second, "each age counts from when the row could be claimed"
 
 
 def test_all_that_is_added_makes_a_queue_in_which_jobs_can_fail(backend: Backend) -> None:

@@ -286,7 +286,8 @@ def test_the_statement_in_the_complaint_mends_it(backend: Backend) -> None:
         for role in ("attempts", "run_at", "last_error"):
             if role != "last_error":
                 failure(lambda: batch.fail(batch[0], "x"), ColumnMissing)
-            backend.run(step_in(str(ColumnMissing("orders", role, "this")), role, backend))
+            for statement in steps_in(str(ColumnMissing("orders", role, "this")), role, backend):
+                backend.run(statement)
         batch.done()
 
 
@@ -308,13 +309,12 @@ def test_the_statement_in_the_complaint_can_be_run_whatever_the_names(backend: B
     mended(lambda queue: queue.enqueue([], unique=("Nr", "group")), UnfitTable, columns=Columns())
 
 
-def step_in(complaint: str, column: str, backend: Backend) -> str:
-    """The statement that a complaint ends in, or that the command runs which it ends in."""
+def steps_in(complaint: str, column: str, backend: Backend) -> list[str]:
+    """The statement that a complaint ends in, or those that the command runs which it ends in."""
     step = complaint.partition(": ")[2]
     if not step.startswith(f"run `claimjobs setup-tables --table orders --add {column}`, which adds it"):
-        return step
-    [statement] = additions(backend.engine, Queue(backend.engine, "orders").settings, [column])
-    return statement
+        return [step]
+    return additions(backend.engine, Queue(backend.engine, "orders").settings, [column])
 
 
 def test_a_table_without_a_primary_key(backend: Backend) -> None:
