@@ -86,11 +86,11 @@ class ClaimRecord(ABC):
         return {"claimjobs_me": me} if self.names_owner and me is not None else {}
 
     def take_out(self, connection: sa.Connection, owner: int, keys: Sequence[Key], number: int) -> set[Key]:
-        """Take these jobs out of what the owner holds, before their outcomes are written. Returns the keys that it
-        held, as far as that is known before the writes. `number`: of their claim row; 0: they may be in several.
+        """Take these jobs out of what the owner holds, before their outcomes are written. Returns the keys that it does
+        not hold, as far as that is known before the writes. `number`: of their claim row; 0: they may be in several.
         """
-        del connection, owner, number
-        return set(keys)
+        del connection, owner, keys, number
+        return set()
 
     def take_from_all(self, connection: sa.Connection, keys: Sequence[Key]) -> None:  # noqa: B027 - the row is written
         """Take these jobs out of what any owner holds, before the statement that writes their rows. Without keys, lock
@@ -232,7 +232,7 @@ class RecordInClaimRow(ClaimRecord):
         """The claim rows stay locked until the commit. If these are all jobs of one, a single statement deletes it."""
         me, wanted = {"claimjobs_me": owner}, set(keys)
         if number and self._close.count(connection, {**me, "claimjobs_number": number, "claimjobs_meant": len(keys)}):
-            return wanted
+            return set()
         connection.execute(self._locked, me).all()  # before they are read
         held: defaultdict[int, list[Key]] = defaultdict(list)
         for row, *key in connection.execute(self._numbered, me):
@@ -244,7 +244,7 @@ class RecordInClaimRow(ClaimRecord):
                 self._close.count(connection, meant)
             elif len(rest) < len(jobs):
                 connection.execute(self._shorten, {**meant, "claimjobs_json": rest})
-        return wanted & {key for jobs in held.values() for key in jobs}
+        return wanted.difference(*held.values())
 
     def take_from_all(self, connection: sa.Connection, keys: Sequence[Key]) -> None:
         for owner, _ in connection.execute(claim_rows.by_owner(self._claim_rows)).all():

@@ -98,9 +98,9 @@ class Settler:
                 raise SomeLost
             return set()
         keys = outcomes.keys()
-        held = self.record.take_out(connection, me, keys, outcomes.claim_row)
-        unwritten = set(keys) - held
-        for write, values in self._writes(connection, outcomes.only(held) if unwritten else outcomes):
+        unwritten = self.record.take_out(connection, me, keys, outcomes.claim_row)
+        held = outcomes.only(set(keys) - unwritten) if unwritten else outcomes
+        for write, values in self._writes(connection, held):
             reached = write.count(connection, {**values, **self.record.by(me)})
             if reached < len(values["claimjobs_keys"]) and not write.may_miss:
                 raise SomeLost
@@ -115,7 +115,8 @@ class Settler:
     def lock(self, connection: sa.Connection, me: int, outcomes: Outcomes) -> set[Key]:
         """Take these jobs out of what `me` holds, and lock them: the keys of those that it held."""
         keys = outcomes.keys()
-        return self.table.lock(connection, me, self.record.take_out(connection, me, keys, outcomes.claim_row), keys)
+        held = set(keys) - self.record.take_out(connection, me, keys, outcomes.claim_row)
+        return self.table.lock(connection, me, held, keys)
 
     def reclaim(self, connection: sa.Connection, owner: int, outcomes: Outcomes) -> set[Key]:
         """Write outcomes for an owner that was declared dead, whose jobs this transaction has locked: as
