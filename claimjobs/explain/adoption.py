@@ -297,9 +297,9 @@ def _column_for(role: str, table: sa.Table, given: Columns) -> sa.Column[Any]:
     default: Any = ours.server_default
     nullable = ours.nullable
     if role == "status":
-        values = dict(given.states or {state: state for state in STATES})
-        first: Any = values.get(UNCLAIMED, UNCLAIMED)
-        type_ = _type_for(table, [value for value in (first, *values.values()) if value is not None])
+        values = {UNCLAIMED: UNCLAIMED, **(given.states or {state: state for state in STATES})}
+        first: Any = values[UNCLAIMED]
+        type_ = _type_for(table, [value for value in values.values() if value is not None])
         nullable = None in values.values()
         default = None if first is None else first if isinstance(first, str) else sa.text(str(first).lower())
     return sa.Column(given.names.get(role, role), type_, nullable=nullable, server_default=default)
