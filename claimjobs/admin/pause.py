@@ -40,7 +40,7 @@ def resume(engine: sa.Engine, connector: Connector, backend: Backend, notifier: 
         check_shared(connection, backend, queues)
     was_paused = connector.write(owners.resume(queues, backend.roles.recorded_as)) > 0
     with connected(engine) as connection, contextlib.suppress(sa.exc.SQLAlchemyError), connection.begin():
-        notifier.wake(connection, EVERYBODY)
+        notifier.wake(connection, EVERYBODY, inserted=False)
     return was_paused
 
 

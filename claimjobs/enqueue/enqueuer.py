@@ -93,7 +93,7 @@ class Enqueuer:
         if caller is not None:
             connection = connection_in(caller)
             count = insert.run(connection, several, self._key(connection, unique, on_duplicate))
-            self.notifier.wake_after_commit(connection, count)
+            self.notifier.wake_after_commit(connection, count, inserted=on_duplicate == "skip")
             return count
         if not unique:
             return self._insert_and_commit(insert, several, unique, on_duplicate)
@@ -135,7 +135,7 @@ class Enqueuer:
             if level != AUTOCOMMIT and self._dialect.switches_autocommit_freely:
                 with suppress(sa.exc.DBAPIError), raised_as_sqlalchemy_does(own):  # the rows are committed
                     own.execution_options(isolation_level=AUTOCOMMIT)
-            self.notifier.wake(own, count)
+            self.notifier.wake(own, count, inserted=on_duplicate == "skip")
             return count
 
     def _level(self, own: sa.Connection, *, is_single: bool, rereads: bool) -> str | None:

@@ -38,7 +38,7 @@ class Notifier:
         self._engine = engine
         self._dialect = backend.dialect
         jobs = table_name(engine, backend.source.table)
-        self._choose = wake(backend.owners, backend.dialect, jobs)
+        self._choose = {True: wake(backend.owners, backend.dialect, jobs), False: wake(backend.owners, backend.dialect)}
         self._claims = backend.roles.recorded_as
         can = session_locks or not backend.dialect.interrupts
         self._may: bool | None = None if can and backend.refusal is None else False
@@ -48,15 +48,16 @@ class Notifier:
         self._followed: weakref.WeakSet[sa.Connection] = weakref.WeakSet()
         """Connections of callers with a listener for their commits: SQLAlchemy keeps it as long as the connection."""
 
-    def wake(self, connection: sa.Connection, rows: int) -> None:
+    def wake(self, connection: sa.Connection, rows: int, *, inserted: bool = True) -> None:
         """Wake owners for so many committed rows: one statement, and where the dialect `interrupts` one more for each.
 
+        `inserted`: all of them are new, so a trigger of the table has done that.
         An error has no other effect: the owners find the jobs when they poll.
         """
         if not rows or self._may is False:
             return
         try:
-            chosen = self._chosen(connection, rows)
+            chosen = self._chosen(connection, rows, inserted=inserted)
             self._may = True
             for session in chosen:
                 # It may be awake, ended or another user's by now. Its owner finds the jobs when it polls.
@@ -73,15 +74,15 @@ class Notifier:
         log.info("consumers cannot be woken, and find jobs when they poll: %s", fields["error"], extra=fields)
         self._may = False
 
-    def _chosen(self, connection: sa.Connection, rows: int) -> list[int]:
+    def _chosen(self, connection: sa.Connection, rows: int, *, inserted: bool) -> list[int]:
         """The sessions to interrupt. Where the dialect does not `interrupt`, the statement itself wakes the owners."""
         given = {"claimjobs_claims": self._claims, "claimjobs_number": -(-rows // A_BATCH) + SPARE}
-        chosen = connection.scalars(self._choose, given).all()
+        chosen = connection.scalars(self._choose[inserted], given).all()
         return [session for session in chosen if session is not None] if self._dialect.interrupts else []
 
     # --- for rows that a caller commits ----------------------------------------------------------------
 
-    def wake_after_commit(self, connection: sa.Connection, rows: int) -> None:
+    def wake_after_commit(self, connection: sa.Connection, rows: int, *, inserted: bool) -> None:
         """Wake owners when the caller commits its transaction: one statement within it.
 
         Not in a two-phase transaction, because NOTIFY cannot be prepared; and not where the read would block heartbeats
@@ -96,7 +97,7 @@ class Notifier:
         known, self._may = self._may, None  # if a right was revoked meanwhile, the next call uses a savepoint again
         try:
             with contextlib.nullcontext() if known else savepoint(connection):
-                chosen = self._chosen(connection, rows)
+                chosen = self._chosen(connection, rows, inserted=inserted)
         except sa.exc.DBAPIError as error:
             if not known:
                 self._fails(error)

@@ -250,7 +250,7 @@ def any_due(source: ColumnRoles, selection: Selection) -> sa.ColumnElement[Any]:
 def wake(owners: sa.Table, dialect: Dialect, inserted: str | None = None) -> sa.Select[Any]:
     """Wake up to `number` idle owners, chosen at random: the sessions to interrupt then (see `Sessions.wake`).
 
-    `inserted`: the table of jobs; nobody is woken if its trigger does that.
+    `inserted`: the table into which jobs were inserted; nobody is woken if its trigger does that.
     """
     recorded_as = sa.bindparam("claimjobs_claims", type_=sa.String)
     asleep = sa.select(owners.c.id).where(owners.c.claims == recorded_as, owners.c.asleep.is_not(None))

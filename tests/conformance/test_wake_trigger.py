@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -99,6 +100,26 @@ def test_an_enqueue_leaves_the_wake_to_the_trigger(able: Backend) -> None:
         consumer.does("one")
         consumer.falls_asleep()
         assert consumer.queue.report.empty_claims == looks + 2  # with the job's settle, and after it
+
+
+@pytest.mark.parametrize("how", ["resume", "replace", "replace in a transaction"])
+def test_what_inserts_no_row_wakes_a_sleeper_all_the_same(able: Backend, how: str) -> None:
+    able.run("CREATE UNIQUE INDEX once ON jobs (d)")
+    producer, now = able.queue(), able.queue().now()
+    later = now + timedelta(days=0 if how == "resume" else 1)
+    producer.enqueue({"d": "one", "e": "", "run_at": later})
+    if how == "resume":
+        producer.pause()
+    with Consumer(able) as consumer:
+        consumer.falls_asleep()
+        if how == "resume":
+            producer.resume()
+        else:
+            with able.engine.begin() as connection:
+                caller = connection if "transaction" in how else None
+                row = {"d": "one", "e": "", "run_at": now}
+                producer.enqueue(row, caller, unique="d", on_duplicate="replace")
+        consumer.does("one")
 
 
 def test_a_producer_needs_no_right_on_the_owners_and_a_broken_wake_fails_no_insert(able: Backend) -> None:
