@@ -27,6 +27,8 @@ OnDuplicate = Literal["skip", "replace", "postpone", "again"]
 """Of a row whose unique key the table has: "skip" leaves it out. "replace" writes its values into a job that waits, and
 "postpone" its `run_at`. "again" lets the job run once more, if it is claimed, done or dead."""
 CHOICES: Final = get_args(OnDuplicate)
+NULL: Final = sa.null()
+"""What a row may have in a column of JSON, of which None is the null of JSON."""
 
 
 class UniqueKey:
@@ -161,7 +163,7 @@ class UniqueKey:
     # --- values ------------------------------------------------------------------------------------------
 
     def _given(self, row: Row) -> tuple[Any, ...]:
-        return tuple(row[name] for name in self.names)
+        return tuple(None if (value := row[name]) is NULL else value for name in self.names)
 
     def _comparable_of(self, row: Row) -> Hashable:
         """The values that Python compares; None where a value is NULL, because NULL equals nothing, or has no hash."""

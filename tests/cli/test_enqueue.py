@@ -13,6 +13,7 @@ from unittest.mock import Mock
 
 import pytest
 import sqlalchemy as sa
+from sqlalchemy.dialects.postgresql import JSONB
 
 from claimjobs import job_table, tracing
 from claimjobs.cli import exits
@@ -20,6 +21,8 @@ from claimjobs.dialects.types import Instant
 from claimjobs.enqueue.notifier import Notifier
 from tests.backends import Backend, wait_for
 from tests.cli.command import Ended, claimjobs, mapped
+
+JSON = sa.JSON().with_variant(JSONB, "postgresql")
 
 
 def lines(*rows: Any) -> bytes:
@@ -78,14 +81,18 @@ def test_standard_input_is_json_lines_unless_said_otherwise(one: Backend) -> Non
 
 
 def test_an_empty_field_of_json_is_null(database: Backend) -> None:
-    table = job_table("events", sa.MetaData(), sa.Column("doc", sa.JSON), sa.Column("n", sa.Integer), unique="n")
+    table = job_table("events", sa.MetaData(), sa.Column("doc", JSON), sa.Column("n", sa.Integer), unique="n")
     database.make(table)
     for how in ((), ("--unique", "n"), ("--unique", "n", "--on-duplicate", "replace")):
-        content = b"n,doc\n" + b"".join(b"%d,%s\n" % (n, b"{}" if n % 2 else b"") for n in range(150))
+        content = b"n,doc\n" + b"".join(b"%d,%s\n" % (n, b"%d" % n if n % 2 else b"") for n in range(150))
         assert enqueued(database, "-", "--table", "events", "--format", "csv", *how, stdin=content).code == exits.OK
     with database.engine.connect() as connection:
         found = connection.scalars(sa.select(table.c.n).where(table.c.doc.is_(sa.null())).order_by(table.c.n)).all()
     assert found == list(range(0, 150, 2))
+    if database.family == "postgres":
+        database.run("CREATE UNIQUE INDEX docs ON events (doc)")
+        by_doc = ("--table", "events", "--format", "csv", "--unique", "doc")
+        assert enqueued(database, "-", *by_doc, stdin=b"n,doc\n200,\n201,\n202,1\n").out == "2\n", "NULL equals nothing"
 
 
 def test_the_name_tells_that_a_file_is_csv(one: Backend, tmp_path: Path) -> None:
