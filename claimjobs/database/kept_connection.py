@@ -59,6 +59,8 @@ class KeptConnection:
         self._connection: sa.Connection | None = None
         self._autocommit = False
         self._opened = 0.0
+        self._was_read_only = False
+        """Whether the last connection looked as if the engine made it read-only."""
 
     @property
     def is_calm(self) -> bool:
@@ -221,6 +223,10 @@ class KeptConnection:
         """Called in a transaction of its own on every new connection. An owner's connection registers the owner."""
 
     def _require_writable(self, connection: sa.Connection) -> None:
-        """Raise SettingUnfit if the engine makes its sessions read-only. A server that is may not stay so."""
-        if found := self._dialect.sessions.read_only_setting(connection):
+        """Raise SettingUnfit if the engine makes its sessions read-only. A server that is may not stay so, and may have
+        changed since this transaction began: only two connections in a row tell.
+        """
+        found = self._dialect.sessions.read_only_setting(connection)
+        if found and self._was_read_only:
             raise session_read_only(self._table_name or "", *found)
+        self._was_read_only = found is not None

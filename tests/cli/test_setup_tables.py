@@ -261,7 +261,7 @@ def test_add_adds_what_is_asked_for_and_nothing_else(orders: Backend, tmp_path: 
     assert ended.code == exits.OK, ended.err
     statements = [line for line in ended.out.splitlines() if line.endswith(";")]
     assert [line.split()[5] for line in statements[:2]] == ["tries", "run_at"]
-    assert statements[2] == "CREATE INDEX orders_claim ON orders (state, nr, run_at);"
+    assert statements[-1] == "CREATE INDEX orders_claim ON orders (state, nr, run_at);"
     assert columns(orders) == {"nr", "state", "worker", "tries", "run_at"}
     assert indexes(orders, "orders") == {"orders_claim"}
     assert [row["tries"] for row in orders.rows("orders")] == [0, 0, 0]

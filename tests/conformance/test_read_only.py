@@ -58,6 +58,19 @@ def _consumer(own: Backend, queue: Queue) -> Consumer:
     return Consumer(own, queue, size=5, poll=0.1)
 
 
+@pytest.mark.parametrize("hold", ["lease", "transaction"])
+def test_a_server_that_was_read_only_when_a_transaction_began_is_no_setting_of_the_engine(
+    backend: Backend, hold: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It changed before it was asked. What is so on the next connection, too, is a setting."""
+    found = iter([("read_only = 1", "SET read_only = 0")])
+    monkeypatch.setattr(type(backend.dialect.sessions), "read_only_setting", lambda *_: next(found, None))
+    queue = backend.queue(hold=hold)
+    queue.enqueue(jobs(1))
+    assert len(queue.claim(1)) == 1
+    assert next(found, None) is None
+
+
 def test_one_refused_enqueue_replaces_all_pooled_connections(own: Backend) -> None:
     """They lead to the primary of before a failover, which still answers: the next ones lead to another server."""
     own.make()

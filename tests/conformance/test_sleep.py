@@ -88,7 +88,7 @@ def test_a_time_limit_of_the_account_ends_no_sleep(backend: Backend) -> None:
                 lambda: len(statements_with(sent, "UPDATE")) >= 3, "it has shown three times that it lives"
             )
         assert len(statements_with(sent, "sleep(")) <= 8, sent
-        assert consumer.is_asleep()
+        backend.wait_for(consumer.is_asleep, "it sleeps on after its sign of life")
 
 
 # --- who sleeps, and who does not --------------------------------------------------------------------------
