@@ -324,6 +324,7 @@ class LeaseHold(Hold):
         lost, owner = unsettled.lost, claimed.owner
         in_doubt = self._may_hold_unbatched or self._unconfirmed_since is not None
         if lost and self._connector.disconnects != outcomes.disconnects and not self._closed:
+            in_doubt = True
             self.owner.row.beat(patience=None)
             if self.owner.id == owner:
                 mine = lost & outcomes.done.keys()
