@@ -76,7 +76,7 @@ def total(counts: str) -> int:
 
 def compare(options: argparse.Namespace) -> None:
     """Print the instructions of a batch, and their ratio to those of the other tree."""
-    trees: Sequence[Path] = [*options.against, HERE]
+    trees = [tree for tree in (options.against, HERE) if tree is not None]
     for backend in options.backend:
         with start(backend) as server:
             for kind in options.kind:
@@ -93,7 +93,7 @@ def parser() -> argparse.ArgumentParser:
     made = argparse.ArgumentParser(prog="python -m benchmarks.instructions", description=__doc__)
     made.add_argument("--backend", nargs="+", choices=BACKENDS, default=["postgres", "mysql"])
     made.add_argument("--kind", nargs="+", choices=KINDS, default=list(KINDS))
-    made.add_argument("--against", nargs=1, type=_folder, default=[], help="a folder with other code of the library")
+    made.add_argument("--against", metavar="TREE", type=_folder, help="a folder with other code of the library")
     return made
 
 

@@ -11,7 +11,9 @@ STANDARD_QUOTES: Final = r"""'(?:[^']|'')*+'|"(?:[^"]|"")*+\""""
 LETTER: Final = r"A-Za-z_\x80-\U0010ffff"
 """The characters that may begin a name, among them all outside ASCII."""
 CHANGES_NOTHING: Final = re.compile(
-    r"\s*(?:SELECT|SHOW|SET|SAVEPOINT|RELEASE|ROLLBACK|WITH(?!.*\b(?:INSERT|UPDATE|DELETE|MERGE)\b))\b", re.I | re.S
+    r"(?:[\s(]|(?>/\*.*?\*/))*+"
+    r"(?:SELECT|SHOW|SET|SAVEPOINT|RELEASE|ROLLBACK|WITH(?!.*\b(?:INSERT|UPDATE|DELETE|MERGE)\b))\b",
+    re.I | re.S,
 )
 """Finds a statement that writes no row, unless by a function that it calls."""
 _FLAWS: Final = {

@@ -35,7 +35,7 @@ class RowReader:
         self._roles, self._dialect, self._before = roles, dialect, before
         columns = [column for column in roles.table.columns if column.name not in known]
         self.parts = parts_of(columns, dialect, roles)
-        self._begins_text = next(iter(self.parts.joined), None)
+        self._first_joined = next(iter(self.parts.joined), None)
         self.knows_columns = False
         """Whether `describe` was called."""
         self._places: Places = {}
@@ -87,7 +87,7 @@ class RowReader:
         if suspect is None:
             return [0 for _ in rows]
         place, make = self._places[suspect.name]
-        if suspect is self._begins_text and {row[place][:2] for row in rows} <= {"0,", "0"}:
+        if suspect is self._first_joined and {row[place][:2] for row in rows} <= {"0,", "0"}:
             return [0] * len(rows)  # mostly no row is a suspect, and no text need be split to know that
         return [row[place] or 0 for row in rows] if make is None else [make(row[place]) or 0 for row in rows]
 

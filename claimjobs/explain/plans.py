@@ -17,8 +17,7 @@ from claimjobs.dialects.inspection import Finding, Inspection, Plan, TableRead
 from claimjobs.job import key_of
 from claimjobs.options import Liveness
 from claimjobs.settle.settler import Settler
-from claimjobs.statements import samples
-from claimjobs.statements.stored_jobs import count
+from claimjobs.statements import owners, stored_jobs
 from claimjobs.table.backend import Backend
 from claimjobs.table.claim_index import claim_index, missing_index
 from claimjobs.table.definitions import OWNER_TABLE
@@ -58,7 +57,7 @@ class Subject:
 
     def some_keys(self, connection: sa.Connection) -> list[Key]:
         """The keys of a few rows, as far as the driver can read them."""
-        rows = connection.execute(samples.keys(self.backend.source, self.backend.dialect, FEW))
+        rows = connection.execute(stored_jobs.some_keys(self.backend.source, self.backend.dialect, FEW))
         return [key_of(row) for row in rows]
 
 
@@ -115,12 +114,12 @@ def plan_findings(connection: sa.Connection, subject: Subject) -> Iterator[Findi
     database checks that when it plans them. Without rows in the table there is no plan of a statement that needs keys.
     """
     backend, refused, owner = subject.backend, list[str](), NOBODY
-    rows = connection.scalar(count(backend.source, (), SMALL)) or 0
+    rows = connection.scalar(stored_jobs.count(backend.source, (), SMALL)) or 0
     if backend.by_lease:
         with _noted(connection, subject, "read the owners", refused):
             # A planner may find out that a statement for a dead owner reaches no row.
-            owner = connection.scalar(samples.living(backend.owners)) or NOBODY
-        row = samples.register_none(backend.owners)
+            owner = connection.scalar(owners.living(backend.owners)) or NOBODY
+        row = owners.register_none(backend.owners)
         with _noted(connection, subject, "register", refused):
             subject.inspection.plan(connection, *as_sent(connection, row))
     for phase in subject.phases(connection, owner):
@@ -135,7 +134,7 @@ def plan_findings(connection: sa.Connection, subject: Subject) -> Iterator[Findi
         yield _index_finding(connection, subject, is_small=rows < SMALL)
     else:  # it must not be altered; the right to lock its rows is checked when that is done
         with _noted(connection, subject, "lock rows", refused):
-            connection.execute(samples.lock_none(backend.source)).close()
+            connection.execute(stored_jobs.lock_none(backend.source)).close()
     if refused:
         says = f"this user may not {', '.join(refused)}, as a consumer must"
         step = "explain with a consumer's account, or grant what docs/security.md has for one"

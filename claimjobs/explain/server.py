@@ -16,7 +16,7 @@ from claimjobs.database.error_translation import reason
 from claimjobs.dialects.inspection import Finding, NotShown
 from claimjobs.errors import ClaimjobsError, ServerUnfit, StateMissing
 from claimjobs.explain.plans import NOBODY, SIZE, Subject, as_sent
-from claimjobs.statements import samples
+from claimjobs.statements import stored_jobs
 from claimjobs.statements.owners import register
 from claimjobs.table.roles import AGAIN
 
@@ -135,7 +135,7 @@ def _locks_nothing(engine: sa.Engine, subject: Subject) -> bool:
     let the second session wait for the end of the first. The locks last some milliseconds.
     """
     dialect = subject.backend.dialect
-    lock = samples.lock(subject.backend.source, dialect)
+    lock = stored_jobs.lock_free(subject.backend.source, dialect)
     alone = sa.Engine(engine.pool.recreate(), engine.dialect, engine.url)  # the engine's pool may have no second one
     try:
         with suppress(sa.exc.DBAPIError, ClaimjobsError), connected(engine) as first, connected(alone) as second:

@@ -2,5 +2,5 @@
 
 queue.py has what a consumer and a producer call, operations.py what an operator calls. consumer.py claims batches, and
 builds what that needs. batch_loop.py claims batch after batch, and sleeps without work. job_pool.py handles many jobs
-at once. row_isolation.py claims around a row that the database refuses to give.
+at once, by threads or tasks (executors.py). row_isolation.py claims around a row that the database refuses to give.
 """

@@ -39,7 +39,7 @@ AGAIN: Final = 5.0
 so while another job with the same values waits."""
 
 
-log = logging.getLogger("claimjobs.lease")
+log = logging.getLogger("claimjobs.settle")
 
 
 class SomeLost(Exception):
@@ -177,7 +177,7 @@ class Settler:
     def not_done(self, connection: sa.Connection, keys: Collection[Key]) -> set[Key]:
         """Of these jobs, which `me` does not hold any more, those whose row says that they were not settled as done.
 
-        None where the row of a done job may look like that of any other.
+        Empty where the row of a done job may look like that of any other.
         """
         is_unclear = self._on_done == LEAVE or self.table.roles.run_again is not None
         return set() if is_unclear or not keys else self.table.not_done(connection, keys)

@@ -266,3 +266,14 @@ def wake(owners: sa.Table, dialect: Dialect, inserted: str | None = None) -> sa.
 def _others(owners: sa.Table, predicate: sa.ColumnElement[bool]) -> sa.ColumnElement[int]:
     other = owners.c.id != sa.bindparam("claimjobs_me", type_=sa.Integer)
     return sa.func.count(sa.case((sa.and_(other, predicate), 1)))
+
+
+def living(owners: sa.Table) -> sa.Select[Any]:
+    """The id of an owner that was not declared dead; NULL: there is none."""
+    return sa.select(sa.func.min(owners.c.id)).where(owners.c.died.is_(None))
+
+
+def register_none(owners: sa.Table) -> sa.Insert:
+    """Insert no owner, with each column, which needs the rights to do so. For `explain`."""
+    columns = owners.columns
+    return sa.insert(owners).from_select(columns.keys(), sa.select(*columns).where(sa.false()))

@@ -156,9 +156,8 @@ def done(target: SettleGuard) -> sa.Select[Any]:
 
 def _those(target: SettleGuard, predicate: sa.ColumnElement[bool]) -> sa.Select[Any]:
     roles, dialect = target.roles, target.dialect
-    return dialect.restrict_to_keys(
-        sa.select(*roles.key).where(dialect.as_filter(predicate)), roles.key, roles.key_index
-    )
+    said = sa.select(*roles.key).where(dialect.as_filter(predicate))
+    return dialect.restrict_to_keys(said, roles.key, roles.key_index)
 
 
 def _guarded(write: Write, target: SettleGuard) -> Write:

@@ -11,6 +11,7 @@ from typing import Any
 import sqlalchemy as sa
 
 from claimjobs.dialects import Dialect
+from claimjobs.statements.claim import skip_locked
 from claimjobs.statements.find import LIMIT
 from claimjobs.table.columns import DEAD, UNCLAIMED
 from claimjobs.table.job_state import Column
@@ -206,3 +207,21 @@ def purge_order(roles: ColumnRoles) -> tuple[Column, ...]:
     """
     order = roles.default_order
     return roles.key if any(column.nullable for column in order) else order
+
+
+# --- some of them, for `explain` ----------------------------------------------------------------------------------
+
+
+def some_keys(roles: ColumnRoles, dialect: Dialect, limit: int) -> sa.Select[Any]:
+    """The keys of so many rows, as far as the driver can read them."""
+    return sa.select(*roles.key).where(*dialect.readable(roles.key)).limit(limit)
+
+
+def lock_free(roles: ColumnRoles, dialect: Dialect) -> sa.Select[Any]:
+    """Lock those of the rows `keys` that nobody else has locked, as a claim does: their keys."""
+    return skip_locked(dialect.restrict_to_keys(sa.select(*roles.key), roles.key, roles.key_index), roles)
+
+
+def lock_none(roles: ColumnRoles) -> sa.Select[Any]:
+    """Lock no row, which needs the right to lock rows."""
+    return sa.select(*roles.key).where(sa.false()).with_for_update()

@@ -21,7 +21,7 @@ from claimjobs.dialects import Key
 from claimjobs.job import Job
 from claimjobs.log_events import PROCESS_STOPPING, SUPERVISOR_DIED
 from claimjobs.log_records import LogFormat, sendable, stderr_handler
-from claimjobs.queue.job_pool import PooledJob
+from claimjobs.queue.executors import PooledJob
 from claimjobs.queue.queue import Queue
 from claimjobs.report import Report
 from claimjobs.signals import after, cancel, shielded

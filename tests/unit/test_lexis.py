@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from claimjobs.dialects import DIALECTS, Lexis
+from claimjobs.dialects.lexis import CHANGES_NOTHING
 
 DATABASES = {"standard": Lexis(), **{name: dialect.lexis for name, dialect in DIALECTS.items()}}
 ALL = tuple(DATABASES)
@@ -90,3 +91,21 @@ def test_words_are_those_outside_strings_and_quoted_names(
 ) -> None:
     for name in databases:
         assert DATABASES[name].words(text) == words
+
+
+@pytest.mark.parametrize(
+    ("statement", "changes"),
+    [
+        ("SELECT 1", False),
+        ("(SELECT 1) UNION (SELECT 2)", False),
+        (" /* traceparent */ (/* UPDATE */ select 1)", False),
+        ("WITH found AS (SELECT 1) SELECT * FROM found", False),
+        ("WITH gone AS (DELETE FROM jobs RETURNING id) SELECT * FROM gone", True),
+        ("/* SELECT */ INSERT INTO effects VALUES (1)", True),
+        ("UPDATE effects SET n = 1", True),
+        ("SELECTED", True),
+        ("/* " * 50 + "*/ " * 50 + "CALL f()", True),
+    ],
+)
+def test_what_changes_no_row_is_known_by_its_first_word(statement: str, changes: bool) -> None:
+    assert (CHANGES_NOTHING.match(statement) is None) == changes
