@@ -186,7 +186,7 @@ class _Results(BatchObserver):
         }
         for job in batch.jobs:
             state = states.get(job.key, "released")
-            failure = outcomes.failed.get(job.key) if state != "lost" else None
+            failure = outcomes.failures.get(job.key) if state != "lost" else None
             error = None if failure is None else failure.error
             wait = None if failure is None or state in ENDED else failure.wait
             self.found.append(JobResult(job, state, error, wait))

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final, Self
 import sqlalchemy as sa
 
 from claimjobs import tracing
-from claimjobs.batch.hold import Following, Hold
+from claimjobs.batch.hold import Hold, NextClaim
 from claimjobs.callables import in_thread
 from claimjobs.claim.strategy import ClaimResult
 from claimjobs.database.clock import DatabaseClock, in_seconds
@@ -53,13 +53,13 @@ class Batch:
         roles: ColumnRoles,
         retry: Retry,
         *,
-        following: Following | None = None,
+        next_claim: NextClaim | None = None,
         entity: type[Any] | None = None,
         failures: Failures | None = None,
         timer: BatchTimer | None = None,
         since: float | None = None,
     ) -> None:
-        """`following`: what is claimed with the settle, if the block is left without an exception.
+        """`next_claim`: what is claimed with the settle, if the block is left without an exception.
 
         `failures` reports the failed jobs after the settle. `timer`: measures the batch; None: nobody wants to know.
         `since`: when the first of these jobs was claimed, if they were measured then, in other batches.
@@ -72,7 +72,7 @@ class Batch:
         self._roles = roles
         self._hold = hold
         self._writes = hold.writes_of(claimed)
-        self._following = following
+        self._next_claim = next_claim
         self._retry = retry
         self._entity = entity
         self._failures = failures
@@ -228,7 +228,7 @@ class Batch:
         elif len(self._undecided) == 1 and self._can_fail():
             [job] = self._undecided.values()
             self.fail(job, error)
-            self._outcomes.failed[job.key].group = 1
+            self._outcomes.failures[job.key].group = 1
         elif self._undecided and self._roles.can_suspect:
             jobs, said = self.undecided, self._roles.kept_of(_said_by(error))
             waits = [self._retry.wait(self._roles.value_of("attempts", entry_of(job), 0)) for job in jobs]
@@ -381,8 +381,8 @@ class Batch:
             with shielded():  # what is committed is noted before `Cancelled` is raised
                 if self._order:
                     with tracing.span("settle", self._roles.name, len(self._order)):
-                        following = self._following if claims_next and error is None else None
-                        lost = self._hold.settle(self._claimed, self._outcomes, following)
+                        next_claim = self._next_claim if claims_next and error is None else None
+                        lost = self._hold.settle(self._claimed, self._outcomes, next_claim)
                         self.lost = tuple(job for job in self._order if job.key in lost) if lost else ()
                 self._mark_settled()
         except BaseException as raised:
@@ -402,7 +402,7 @@ class Batch:
             self._outcomes = Outcomes(released=dict.fromkeys(self._jobs), jobs=self._jobs)
 
     def _report_failures(self) -> None:
-        failed = self._outcomes.failed
+        failed = self._outcomes.failures
         if self._failures is not None and failed:
             self._failures.report(self._outcomes)
         for failure in failed.values():

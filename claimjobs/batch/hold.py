@@ -113,7 +113,7 @@ class Hold(ABC):
         """When the plans of claims were forgotten last, by this machine's clock."""
         self._process = os.getpid()
         self._one_at_a_time = threading.Lock()
-        """Locked during a claim: what it learns is for the next one."""
+        """Locked during a claim, and a settle by lease, until what they have learned and what is held is noted."""
         self._closed = False
         """Whether it claims nothing any more: that would open its connections again."""
         self._read_pause = paused(backend.queues, backend.roles.recorded_as)
@@ -172,20 +172,20 @@ class Hold(ABC):
             connection.execute(forget)
 
     @abstractmethod
-    def settle(self, claimed: ClaimResult, outcomes: Outcomes, following: Following | None = None) -> set[Key]:
+    def settle(self, claimed: ClaimResult, outcomes: Outcomes, next_claim: NextClaim | None = None) -> set[Key]:
         """Write the outcomes of claimed jobs and commit; return the keys of the jobs that this consumer held no longer.
 
-        Afterwards `outcomes` are those that were written. `following`: jobs are claimed in the same transaction, by
-        lease; if that claim fails, it only settles. These jobs wait for `take_following`, and are released after half a
+        Afterwards `outcomes` are those that were written. `next_claim`: jobs are claimed in the same transaction, by
+        lease; if that claim fails, it only settles. These jobs wait for `confirm_next`, and are released after half a
         lease.
         """
 
-    def take_following(self, claimed: ClaimResult) -> bool:
+    def confirm_next(self, claimed: ClaimResult) -> bool:
         """Whether this claim of a settle is still held. Each claim is given once."""
         del claimed  # a settle claims nothing
         return False
 
-    def release_following(self, claimed: ClaimResult) -> None:  # noqa: B027 - a settle claims nothing
+    def release_next(self, claimed: ClaimResult) -> None:  # noqa: B027 - a settle claims nothing
         """Release this claim of a settle, for which nobody will ask; later, if that is not possible at once."""
 
     def check_columns(self, names: Iterable[str]) -> None:
@@ -277,7 +277,7 @@ class Hold(ABC):
         self.restart_from_head()
 
 
-class Following:
+class NextClaim:
     """What a settle claims for a loop."""
 
     def __init__(self, plans: ClaimPlans, size: int, where: Where, control: Control) -> None:

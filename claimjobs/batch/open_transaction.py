@@ -96,8 +96,11 @@ class OpenTransaction(Connector):
 
     @contextlib.contextmanager
     def once(self, *, autocommit: bool = False) -> Iterator[sa.Connection]:
-        """Begin a transaction. The end of the block leaves it open; an exception rolls it back."""
+        """Roll back the last transaction, if it is open, and begin one. The end of the block leaves it open; an
+        exception rolls it back.
+        """
         with shielded(), self._in_use:
+            self.roll_back()
             connection = self._open()
             self._gone = self._gone_by = None
             self._ended = False
@@ -105,7 +108,7 @@ class OpenTransaction(Connector):
             with self._breaking(connection), contextlib.ExitStack() as undone:
                 connection.rollback()  # what the handler of a batch that is over may have begun
                 self._transaction = connection.begin()
-                undone.callback(self.close)
+                undone.callback(self.roll_back)
                 with in_utc(connection, self._dialect, depends=self._depends_on_zone):
                     yield connection
                 undone.pop_all()
@@ -117,7 +120,7 @@ class OpenTransaction(Connector):
         Raises BatchRolledBack, also if the connection breaks in the commit, which may have happened.
         """
         is_sent = False
-        with contextlib.closing(self):
+        try:
             with self.or_gone(), shielded(), self._in_use, self._breaking(self.connection):
                 yield self.connection
                 is_sent = True
@@ -125,6 +128,8 @@ class OpenTransaction(Connector):
             if is_sent and self._gone == LOST:
                 self._gone = BatchRolledBack.UNCONFIRMED
             self._must_be_there()
+        finally:
+            self.roll_back()
 
     @contextlib.contextmanager
     def or_gone(self, *, but_of_a_row: bool = False) -> Iterator[None]:
@@ -144,7 +149,7 @@ class OpenTransaction(Connector):
             kinds = (self._dialect.errors.broken_kind(error), self._dialect.errors.transient_kind(error))
             if self._gone is None:
                 self._gone, self._gone_by = next(filter(None, kinds), None) or reason(error), error
-            self.close()
+            self.roll_back()
             self._drop()
 
     def _must_be_there(self) -> None:
@@ -155,7 +160,7 @@ class OpenTransaction(Connector):
         if self._gone is not None:
             raise BatchRolledBack(self._gone) from self._gone_by
 
-    def explained(self, gone: BatchRolledBack, seconds: float) -> BatchRolledBack:
+    def with_limit(self, gone: BatchRolledBack, seconds: float) -> BatchRolledBack:
         """The error about a transaction that was open for so long. If its connection was lost, with the setting that
         may be the reason."""
         if gone.kind != LOST:
@@ -194,7 +199,7 @@ class OpenTransaction(Connector):
             connection._has_events = connection.engine._has_events  # else our own statements would be slower
         self._listens = False
 
-    def close(self) -> None:
+    def roll_back(self) -> None:
         """Roll back what is not committed. The connection stays for the next transaction."""
         connection = self._connection
         transaction, self._transaction = self._transaction, None
@@ -217,13 +222,13 @@ class OpenTransaction(Connector):
             self._break()
             return len(self.batch.claimed.jobs)
 
-    def disconnect(self) -> None:
+    def close(self) -> None:
         """Roll back, and close the connection, after a settle of another thread has ended: a driver takes no statements
         of two threads at a time. An outage may keep that one for long.
         """
         is_alone = self._in_use.acquire(timeout=self._liveness.lease)
         try:
-            self.close()
+            self.roll_back()
             super().close()
         finally:
             if is_alone:
@@ -409,7 +414,7 @@ class IsolatingSettle:
         """
         outcomes = self.written
         # Errors and values of columns may be refused.
-        with_savepoint = with_savepoint or bool(outcomes.failed or outcomes.columns)
+        with_savepoint = with_savepoint or bool(outcomes.failures or outcomes.columns)
         with batch.committed() as (connection, outer, refused):
             if refused is not None:
                 self._isolate(connection, refused, outer)
@@ -457,7 +462,7 @@ class IsolatingSettle:
 
     def _wrote_with_less_text(self, connection: sa.Connection, outcomes: Outcomes) -> bool:
         """Write the outcomes with less of their errors; return whether that was possible."""
-        for longest in SHORTER if outcomes.failed else ():
+        for longest in SHORTER if outcomes.failures else ():
             try:
                 self._write(connection, outcomes.with_short_errors(longest))
             except REFUSALS as error:

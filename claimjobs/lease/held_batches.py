@@ -125,7 +125,7 @@ class HeldBatches:
         self.add(joined)
         return joined
 
-    def take_following(self, claimed: ClaimResult) -> bool:
+    def confirm_next(self, claimed: ClaimResult) -> bool:
         """Whether this claim of a settle is still held. Its time until it is forgotten begins anew."""
         with self._mutex:
             held = self.of(claimed)

@@ -12,7 +12,7 @@ from typing import Final
 
 import sqlalchemy as sa
 
-from claimjobs.batch.hold import Following, Hold, HoldContext
+from claimjobs.batch.hold import Hold, HoldContext, NextClaim
 from claimjobs.batch.settle_and_claim import SettleAndClaim
 from claimjobs.claim.claim_plan import ClaimPlan
 from claimjobs.claim.strategy import LATER, NOTHING, ClaimRequest, ClaimResult, OwnerDead
@@ -64,7 +64,6 @@ class LeaseHold(Hold):
         self._lease, self._beat, self._max_batch_time = liveness.lease, liveness.beat, liveness.max_batch_time
         self._claim_patience = min(liveness.patience, liveness.lease)
         """For how long a settle is tried together with a claim, before it is tried without."""
-        # `_one_at_a_time` is locked during a claim and a settle, until `held` is up to date.
         self._guard = threading.RLock()
         """Locked while the heartbeat is told what is held: of two threads the last one tells what both have done."""
         self.owner = Owner(context, settler, self)
@@ -199,10 +198,10 @@ class LeaseHold(Hold):
 
     # --- settling --------------------------------------------------------------------------------------
 
-    def settle(self, claimed: ClaimResult, outcomes: Outcomes, following: Following | None = None) -> set[Key]:
+    def settle(self, claimed: ClaimResult, outcomes: Outcomes, next_claim: NextClaim | None = None) -> set[Key]:
         """Raises OutcomeRefused, SettleFailed or CrossedFork."""
-        plan = None if following is None else following.plan_after(outcomes)
-        next_claim = NOTHING
+        plan = None if next_claim is None else next_claim.plan_after(outcomes)
+        claimed_next = NOTHING
         with self._one_settle(claimed, outcomes):
             gone = self._forget_lost(claimed, outcomes)
             self._report.lost += len(gone)
@@ -210,17 +209,17 @@ class LeaseHold(Hold):
                 return gone
             if outcomes.gives_back:
                 self.restart_from_head()
-            if following is not None and plan is not None and self._may_claim(settled=claimed):
-                unsettled, next_claim = self._settle_and_claim(claimed.owner, outcomes, following.size, plan)
+            if next_claim is not None and plan is not None and self._may_claim(settled=claimed):
+                unsettled, claimed_next = self._settle_and_claim(claimed.owner, outcomes, next_claim.size, plan)
             else:
                 parts = self._settling.write_in_parts(claimed.owner, outcomes)
                 unsettled = self._settling.make_failed(claimed.owner, outcomes, parts.unwritten, parts=parts)
             lost = self._record_settle(outcomes, claimed, unsettled) | gone
-            next_claim = self._add_held(next_claim)
-        if next_claim.jobs and self._control.expired:
+            claimed_next = self._add_held(claimed_next)
+        if claimed_next.jobs and self._control.expired:
             self.release_held()
-        elif following is not None and next_claim.jobs:
-            following.claimed = next_claim
+        elif next_claim is not None and claimed_next.jobs:
+            next_claim.claimed = claimed_next
         return lost
 
     def _forget_lost(self, claimed: ClaimResult, outcomes: Outcomes) -> set[Key]:
@@ -272,11 +271,11 @@ class LeaseHold(Hold):
         with self._alone():
             return self.held.join(parts)
 
-    def take_following(self, claimed: ClaimResult) -> bool:
+    def confirm_next(self, claimed: ClaimResult) -> bool:
         self._reaper.report()
-        return self.held.take_following(claimed)
+        return self.held.confirm_next(claimed)
 
-    def release_following(self, claimed: ClaimResult) -> None:
+    def release_next(self, claimed: ClaimResult) -> None:
         """The garbage collector ends a forgotten loop, in any thread, also in the middle of a transaction. Then the
         heartbeat releases the claim, and so it does while another thread claims or settles.
         """

@@ -18,7 +18,6 @@ from typing import Any, Final
 
 import sqlalchemy as sa
 
-from claimjobs.claim.record import record_of
 from claimjobs.claim.row_reader import RowReader
 from claimjobs.claim.strategy import ClaimResult
 from claimjobs.database.compiled_statement import CompiledStatement
@@ -36,7 +35,6 @@ from claimjobs.lease.registry import OwnerState, Watch, dead_among, left_by_fail
 from claimjobs.log_events import JOB_STUCK, OWNER_DEAD, OWNER_ELSEWHERE, OWNER_STUCK
 from claimjobs.options import Retry
 from claimjobs.settle.failures import Failures
-from claimjobs.settle.outcome_table import outcome_table
 from claimjobs.settle.outcomes import Outcomes
 from claimjobs.settle.refusals import REFUSALS, SWALLOWED, WriteInHalves, is_of_a_row
 from claimjobs.settle.settler import Settler
@@ -68,8 +66,7 @@ class Reaper:
         """The next `report` logs the failures of these."""
         self.keys = KeyCalls(connector, backend)
         self._name = backend.source.name
-        self._record = record_of(backend)
-        table = outcome_table(backend, self._record)
+        self._record, table = settler.record, settler.table
         self._to_reclaim, self._held = table.to_reclaim, table.held
         self._unknown, self._expect = self._record.unknown(backend.owners), owners.expect(backend.owners)
         self._records = RecordDescription.of(replace(backend, by_lease=True, records_claims=True))
@@ -313,7 +310,7 @@ class Reaper:
             with savepoint(connection):
                 return self._settler.reclaim(connection, owner, some)
         except REFUSALS as error:
-            if len(some) > 1 or not some.failed or not is_of_a_row(error, self._backend.dialect):
+            if len(some) > 1 or not some.failures or not is_of_a_row(error, self._backend.dialect):
                 raise
             with savepoint(connection):
                 return self._settler.reclaim(connection, owner, some.with_short_errors(0))

@@ -16,7 +16,7 @@ from dataclasses import replace
 
 import sqlalchemy as sa
 
-from claimjobs.batch.hold import Following, HandlerWrites, Hold, HoldContext
+from claimjobs.batch.hold import HandlerWrites, Hold, HoldContext, NextClaim
 from claimjobs.batch.open_transaction import BatchTransaction, IsolatingSettle, OpenTransaction
 from claimjobs.claim.claim_plan import ClaimPlan
 from claimjobs.claim.record import record_of
@@ -126,12 +126,7 @@ class TransactionHold(Hold):
         finally:
             self._give_back(transaction)
 
-    def _next_request(self, connector: Connector, size: int, plan: ClaimPlan) -> ClaimRequest:
-        connector.close()  # the last try claimed nothing, and where a sweep begins is read in a transaction of its own
-        return super()._next_request(connector, size, plan)
-
     def _claim_once(self, connector: Connector, request: ClaimRequest, plan: ClaimPlan) -> ClaimResult:
-        connector.close()  # the last try claimed nothing
         for attempt in connector.attempts(unless=self._control, divisible=plan.divisible):
             with attempt as connection:
                 claimed = plan.strategy.claim(connection, NOBODY, request)
@@ -139,7 +134,7 @@ class TransactionHold(Hold):
 
     # --- settling --------------------------------------------------------------------------------------
 
-    def settle(self, claimed: ClaimResult, outcomes: Outcomes, following: Following | None = None) -> set[Key]:
+    def settle(self, claimed: ClaimResult, outcomes: Outcomes, next_claim: NextClaim | None = None) -> set[Key]:
         """Raises BatchRolledBack, NoOpenTransaction, CrossedFork. Nothing is claimed, and no job can be lost."""
         if self._process != os.getpid():
             raise CrossedFork
@@ -156,7 +151,7 @@ class TransactionHold(Hold):
             cause = gone.__cause__  # of a statement, or of the commit
             if isinstance(cause, sa.exc.SQLAlchemyError) and is_of_a_row(cause, self._backend.dialect):
                 self._makes_savepoints = True
-            raise batch.transaction.explained(gone, time.monotonic() - batch.since) from cause
+            raise batch.transaction.with_limit(gone, time.monotonic() - batch.since) from cause
         finally:
             self._give_back(batch.transaction)
             if not settled or settling.written.gives_back:
@@ -190,7 +185,7 @@ class TransactionHold(Hold):
         """Do nothing: the locks last as long as the transaction is open."""
 
     def _give_back(self, transaction: OpenTransaction) -> None:
-        transaction.close()
+        transaction.roll_back()
         with self._guard:
             if transaction in self._busy:
                 self._busy.remove(transaction)
@@ -245,7 +240,7 @@ class TransactionHold(Hold):
 
     def _close(self) -> None:
         for transaction in (*self._busy, *self._idle):
-            transaction.disconnect()
+            transaction.close()
         owner, self.owner = self.owner, None
         if owner is not None:
             owner.end()

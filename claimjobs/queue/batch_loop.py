@@ -12,7 +12,7 @@ from typing import Any, Final, Literal
 import sqlalchemy as sa
 
 from claimjobs.batch.batch import Batch
-from claimjobs.batch.hold import Following
+from claimjobs.batch.hold import NextClaim
 from claimjobs.database.error_translation import reason
 from claimjobs.errors import (
     BadArgument,
@@ -85,7 +85,7 @@ class BatchLoop:
         self._consumer, self._control = consumer, consumer.control
         self._size, self._where = size, where
         self._drain, self._poll, self._kept_alive = drain, poll, kept_alive
-        self._following: Following | None = None
+        self._next_claim: NextClaim | None = None
         self._is_over = False
         self._idleness = IdleBackoff(poll, math.inf if idle is None else idle)
 
@@ -137,25 +137,25 @@ class BatchLoop:
     def next_batch(self) -> Batch:
         """The batch that was claimed with the last settle, or else a new claim. It may be empty."""
         hold = self._consumer.hold
-        if self._following is None:
-            self._following = Following(self._consumer.plans, self._size, self._where, self._control)
+        if self._next_claim is None:
+            self._next_claim = NextClaim(self._consumer.plans, self._size, self._where, self._control)
         if self._control.paused:
-            self._release_following(self._following)
-        claimed = self._following.take()
-        if hold.take_following(claimed):
-            return self._consumer.batch(claimed, self._following, hold=hold)
-        return self._consumer.claim(self._size, self._where, self._following)
+            self._release_next(self._next_claim)
+        claimed = self._next_claim.take()
+        if hold.confirm_next(claimed):
+            return self._consumer.batch(claimed, self._next_claim, hold=hold)
+        return self._consumer.claim(self._size, self._where, self._next_claim)
 
     def close(self) -> None:
         """Release the batch that was not asked for. The settle of an open batch claims no next one any more."""
-        if self._following is not None:
-            self._following.is_over = True
-            self._release_following(self._following)
+        if self._next_claim is not None:
+            self._next_claim.is_over = True
+            self._release_next(self._next_claim)
 
-    def _release_following(self, following: Following) -> None:
-        claimed, hold = following.take(), self._consumer.made_hold
+    def _release_next(self, next_claim: NextClaim) -> None:
+        claimed, hold = next_claim.take(), self._consumer.made_hold
         if claimed.jobs and hold is not None:
-            hold.release_following(claimed)
+            hold.release_next(claimed)
 
     def _is_last(self, empty: Batch) -> bool:
         """Whether the loop ends after this empty batch. A drain goes on while others have locked the candidates, and

@@ -17,7 +17,7 @@ import sqlalchemy as sa
 from claimjobs import tracing
 from claimjobs.admin.stats import Retries, read_retries
 from claimjobs.batch.batch import Batch, BatchTimer
-from claimjobs.batch.hold import Following, HoldContext
+from claimjobs.batch.hold import HoldContext, NextClaim
 from claimjobs.claim.candidates import check_that_keys_find
 from claimjobs.claim.claim_plan import ClaimPlans
 from claimjobs.claim.record import ClaimRecord, record_of
@@ -153,14 +153,14 @@ class Consumer:
 
     # --- claiming ----------------------------------------------------------------------------------------
 
-    def claim(self, size: int, where: Where, following: Following | None = None, *, ahead: bool = False) -> Batch:
-        """Claim a batch; it may be empty. `following`: what its settle claims. `ahead`: before a loop asks for it.
+    def claim(self, size: int, where: Where, next_claim: NextClaim | None = None, *, ahead: bool = False) -> Batch:
+        """Claim a batch; it may be empty. `next_claim`: what its settle claims. `ahead`: before a loop asks for it.
 
         Raises BadPredicate; KeyUnfit or WriteSwallowed if no claim can ever succeed.
         """
         hold, plans, backend = self.hold, self.plans, self.access.backend
         if self._is_paused(hold):
-            return self.batch(NOTHING, following)
+            return self.batch(NOTHING, next_claim)
         if self._still_due is not None:
             self._still_due.check()
         with plans.understood(where):
@@ -180,12 +180,12 @@ class Consumer:
                 if backend.dialect.errors.code(error) is None:
                     raise key_unreadable(backend.source.name, reason(error)) from error
                 raise
-        return self.batch(claimed, following, ahead=ahead, hold=hold)
+        return self.batch(claimed, next_claim, ahead=ahead, hold=hold)
 
     def batch(
         self,
         claimed: ClaimResult,
-        following: Following | None = None,
+        next_claim: NextClaim | None = None,
         *,
         ahead: bool = False,
         since: float | None = None,
@@ -198,7 +198,7 @@ class Consumer:
             hold,
             self.access.backend.roles,
             chosen.retry,
-            following=following,
+            next_claim=next_claim,
             entity=chosen.entity,
             failures=self.access.failures,
             timer=self.timer,

@@ -18,7 +18,7 @@ from typing import Any, Final
 import sqlalchemy as sa
 
 from claimjobs.batch.batch import Batch
-from claimjobs.batch.hold import Following
+from claimjobs.batch.hold import NextClaim
 from claimjobs.claim.strategy import NOTHING
 from claimjobs.errors import ClaimjobsError, NothingDone, OutcomeRefused, UnfitTable
 from claimjobs.job import Done, Job
@@ -72,7 +72,7 @@ class JobPool(BatchLoop):
         self._most = 2 * count + size
         self._size = max(size, count // 2)
         """How many are claimed at once, when there is room for them, and how many outcomes are worth a settle."""
-        self._following = Following(consumer.plans, self._size, where, self._control)
+        self._next_claim = NextClaim(consumer.plans, self._size, where, self._control)
         self._items: set[PooledJob] = set()
         self._ended: deque[PooledJob] = deque()
         """The jobs whose handlers have ended, in any thread, and that are not settled yet."""
@@ -134,9 +134,9 @@ class JobPool(BatchLoop):
                 if not self._items:
                     return batch
             self._wait()
-            following = self._settle()
-            if following:
-                return following
+            next_claim = self._settle()
+            if next_claim:
+                return next_claim
         return self._consumer.batch(NOTHING)
 
     def close(self) -> None:
@@ -213,12 +213,12 @@ class JobPool(BatchLoop):
         groups = self._taken([self._ended.popleft() for _ in range(len(self._ended))])
         for items in groups:
             self._settle_group(items)
-        if not groups or self._following is None:
+        if not groups or self._next_claim is None:
             return None
         self._idleness.worked()
         self._observer.note_held(self._items)
-        claimed = self._following.take()
-        return self._consumer.batch(claimed, ahead=True) if self._hold.take_following(claimed) else None
+        claimed = self._next_claim.take()
+        return self._consumer.batch(claimed, ahead=True) if self._hold.confirm_next(claimed) else None
 
     def _release(self, items: Iterable[PooledJob]) -> None:
         for some in self._taken(items):
@@ -244,7 +244,7 @@ class JobPool(BatchLoop):
         self._consumer.access.report.lost += len(lost)
         if claimed.jobs:
             since = min(item.since for item in items)
-            batch = self._consumer.batch(claimed, self._following if self._may_claim else None, since=since)
+            batch = self._consumer.batch(claimed, self._next_claim if self._may_claim else None, since=since)
             unfit: UnfitTable | None = None
             try:
                 with batch:

@@ -75,10 +75,10 @@ class OutcomeTable(ABC):
         return CompiledStatement(self.record.also_take_out(write.statement.returning(*self.roles.key)))
 
     @abstractmethod
-    def keep_with(self, columns: Mapping[Key, Mapping[str, Any]]) -> Sequence[OutcomeWrite]:
+    def keep_statements(self, columns: Mapping[Key, Mapping[str, Any]]) -> Sequence[OutcomeWrite]:
         """The statements that keep done jobs with these values of the same columns."""
 
-    def kept_with(
+    def _keep_writes(
         self, connection: sa.Connection, columns: Mapping[Key, Mapping[str, Any]]
     ) -> Iterator[tuple[OutcomeWrite, dict[str, Any]]]:
         """The statements that keep done jobs with these values of other columns, each with its parameters. Raises
@@ -90,7 +90,7 @@ class OutcomeTable(ABC):
         for key, given in columns.items():
             alike[tuple(sorted(given))][key] = sizes[key]
         for keys in (some for each in alike.values() for some in _cut_by_size(each)):
-            for write in self.keep_with({key: columns[key] for key in keys}):
+            for write in self.keep_statements({key: columns[key] for key in keys}):
                 yield write, {"claimjobs_keys": keys}
 
     def writes(
@@ -99,9 +99,9 @@ class OutcomeTable(ABC):
         """The statements for these outcomes, each with its parameters. `done`: those for done jobs."""
         plain: Collection[Key] = outcomes.done
         if outcomes.columns:
-            yield from self.kept_with(connection, outcomes.columns)
+            yield from self._keep_writes(connection, outcomes.columns)
             plain = [key for key in outcomes.done if key not in outcomes.columns]
-        each = ((done, plain), (self.released, outcomes.released), (self.before_failures, outcomes.failed))
+        each = ((done, plain), (self.released, outcomes.released), (self.before_failures, outcomes.failures))
         for write, keys in ((write, keys) for writes, keys in each for write in writes):
             yield from ((write, {"claimjobs_keys": some}) for some in cut(keys, self.many))
         for statement, failures in (
@@ -165,7 +165,7 @@ class JobsTable(OutcomeTable):
             self.done["keep"] = [OutcomeWrite(settle.keep(self._target, self._now))]
         self._still_mine = settle.still_mine(self._target)
 
-    def keep_with(self, columns: Mapping[Key, Mapping[str, Any]]) -> Sequence[OutcomeWrite]:
+    def keep_statements(self, columns: Mapping[Key, Mapping[str, Any]]) -> Sequence[OutcomeWrite]:
         return [OutcomeWrite(settle.keep(self._target, self._now, columns))]
 
     def lock(self, connection: sa.Connection, me: int, taken_out: set[Key], keys: Sequence[Key]) -> set[Key]:
@@ -211,7 +211,7 @@ class SideCarTable(OutcomeTable):
     def done_batch(self, write: OutcomeWrite) -> None:
         """None: a statement writes only one of the two tables."""
 
-    def keep_with(self, columns: Mapping[Key, Mapping[str, Any]]) -> Sequence[OutcomeWrite]:
+    def keep_statements(self, columns: Mapping[Key, Mapping[str, Any]]) -> Sequence[OutcomeWrite]:
         also = OutcomeWrite(side_car.also_write(self._pair, columns), may_miss=True)
         return [also, *self.done["keep"]]
 

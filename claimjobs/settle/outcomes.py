@@ -55,7 +55,7 @@ class Outcomes:
         return {kind: getattr(self, kind) for kind in OUTCOME_KINDS}
 
     @property
-    def failed(self) -> dict[Key, Failure]:
+    def failures(self) -> dict[Key, Failure]:
         """The failures of `retried`, `dead` and `suspects`."""
         return {**self.retried, **self.dead, **self.suspects}
 

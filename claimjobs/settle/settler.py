@@ -393,7 +393,7 @@ class LeaseSettler:
         """Write the outcome of a failed job that was refused with less of its error; returns as `commit`. None: that is
         refused, too.
         """
-        if len(part) > 1 or not part.failed or isinstance(error, StatementTimedOut):
+        if len(part) > 1 or not part.failures or isinstance(error, StatementTimedOut):
             return None
         for longest in SHORTER:
             if is_of_a_row(error, self._dialect):

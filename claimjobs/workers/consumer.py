@@ -126,7 +126,7 @@ def _handled(queue: Queue, batch: Batch, handler: Handler, observer: BatchObserv
             raised, undecided = error, len(batch.undecided)
             batch.blame(error)
             # Otherwise its job is reported after the settle. A user's class may have an equality of its own.
-            if not any(error is failure.raised for failure in batch.outcomes.failed.values()):
+            if not any(error is failure.raised for failure in batch.outcomes.failures.values()):
                 fields = fields_of(HANDLER_FAILED, table, batch, error)
                 words = "the handler failed with %d of %d jobs undecided: %s"
                 log_safely(

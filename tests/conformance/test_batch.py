@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from claimjobs.batch.hold import Following
+from claimjobs.batch.hold import NextClaim
 from claimjobs.errors import BadArgument, BatchMisused
 from claimjobs.options import Liveness
 from tests.backends import Backend
@@ -242,11 +242,11 @@ def test_a_claim_of_a_settle_that_no_loop_has_taken_yet_is_not_replaced(backend:
     queue = backend.queue()
     queue.enqueue(jobs(5))
     consumer = queue._consumer
-    following = Following(consumer.plans, 1, None, queue._control)
-    for batch in [consumer.claim(1, None, following) for _ in range(2)]:
+    next_claim = NextClaim(consumer.plans, 1, None, queue._control)
+    for batch in [consumer.claim(1, None, next_claim) for _ in range(2)]:
         with batch:
             batch.done()
-    assert names(following.claimed.jobs) == ["0002"]
+    assert names(next_claim.claimed.jobs) == ["0002"]
     assert states(backend) == {"0002": "claimed", "0003": "unclaimed", "0004": "unclaimed"}
 
 

@@ -58,7 +58,9 @@ def test_a_job_fails_even_if_its_error_cannot_be_stored(backend: Backend, kind: 
     assert [(row["d"], row["status"], row["attempts"]) for row in rows] == [("0001", "dead", 1), ("0002", "dead", 1)]
     assert [row["last_error"] is None for row in rows] == [kind == "numbers"] * 2
     assert (queue.report.done, queue.report.dead) == (2, 2)
-    assert (batch.outcomes.failed[batch[2].key].error or "").startswith("ValueError: äöü€"), "logged and told as it was"
+    assert (batch.outcomes.failures[batch[2].key].error or "").startswith("ValueError: äöü€"), (
+        "logged and told as it was"
+    )
 
 
 def test_suspects_whose_error_cannot_be_stored_are_suspects(backend: Backend) -> None:

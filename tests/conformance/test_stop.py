@@ -236,10 +236,10 @@ def test_who_is_cancelled_at_the_end_of_a_settle_releases_what_that_has_claimed(
     hold: Any = hold_of(queue)
     settle, claimed = hold.settle, list[int]()
 
-    def interrupted(batch: Any, outcomes: Any, following: Any = None) -> Any:
-        lost = settle(batch, outcomes, following)
-        if following is not None and not claimed:
-            claimed.append(len(following.claimed.jobs))
+    def interrupted(batch: Any, outcomes: Any, next_claim: Any = None) -> Any:
+        lost = settle(batch, outcomes, next_claim)
+        if next_claim is not None and not claimed:
+            claimed.append(len(next_claim.claimed.jobs))
             raise Cancelled
         return lost
 

@@ -41,7 +41,7 @@ class Settled(Hold):
         self.calls: list[Outcomes] = []
         self._lost = lost or set()
 
-    def settle(self, claimed: ClaimResult, outcomes: Outcomes, following: Any = None) -> set[Any]:
+    def settle(self, claimed: ClaimResult, outcomes: Outcomes, next_claim: Any = None) -> set[Any]:
         with shielded():
             self.calls.append(outcomes)
             self.when_committed()
@@ -125,7 +125,7 @@ def test_a_settle_that_fails_leaves_the_batch_open_to_be_settled_again() -> None
     answers: Iterator[Any] = iter([OSError("gone"), {2}])
 
     class Fails(Settled):
-        def settle(self, claimed: ClaimResult, outcomes: Outcomes, following: Any = None) -> set[Any]:
+        def settle(self, claimed: ClaimResult, outcomes: Outcomes, next_claim: Any = None) -> set[Any]:
             answer = next(answers)
             if isinstance(answer, Exception):
                 raise answer
@@ -208,7 +208,7 @@ def test_a_failure_that_is_taken_back_leaves_no_error_behind() -> None:
         batch.fail(batch[0], "broken")
         batch.fail(batch[1], "broken", retry=False)
         batch.done(batch[0], batch[1])
-    assert settle.outcomes.failed == {}
+    assert settle.outcomes.failures == {}
     assert list(settle.outcomes.done) == [1, 2]
 
 
@@ -278,7 +278,7 @@ def test_each_job_has_exactly_one_outcome_and_it_is_the_last_word(words: list[tu
         *((key, "bury") for key in found.dead),
     ]
     assert sorted(outcomes) == [(job + 1, word) for job, word in sorted(expected(words).items())]
-    assert set(found.failed) == {*found.retried, *found.dead}
+    assert set(found.failures) == {*found.retried, *found.dead}
     assert sorted(found.keys()) == list(range(1, COUNT + 1))
 
 
