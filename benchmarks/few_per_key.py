@@ -21,7 +21,7 @@ from benchmarks.goals import Found, Goal
 from benchmarks.report import Sample
 from benchmarks.scenario import Plot
 from claimjobs import PerKey, Queue, job_table, key_tables, make, tables_for
-from claimjobs.claim.key_locking import LONGEST
+from claimjobs.claim.key_locking import HELD_BACK_SECONDS
 from claimjobs.database.connect import engine_of
 
 if TYPE_CHECKING:
@@ -142,7 +142,7 @@ def consume(url: str, way: str, seconds: float, most: int) -> tuple[int, int, fl
     with Queue(url, jobs(), per_key=WAYS[way]) as queue:
         queue.check()
         began = None
-        for batch in queue.batches(BATCH, poll=0.05, idle=2 * LONGEST):  # the way before has held keys back
+        for batch in queue.batches(BATCH, poll=0.05, idle=2 * HELD_BACK_SECONDS):  # the way before has held keys back
             began = began or time.monotonic()
             with batch:
                 done += len(batch)
@@ -161,7 +161,7 @@ def watch(url: str, start: Barrier, last_is_in: Event) -> list[float]:
         queue.check()
         start.wait()
         is_last = False
-        for batch in queue.batches(BATCH, poll=0.05, idle=2 * LONGEST):
+        for batch in queue.batches(BATCH, poll=0.05, idle=2 * HELD_BACK_SECONDS):
             with batch:
                 small: Sequence[Any] = [job for job in batch.jobs if job.customer == SMALL_KEY]
                 waited += [(queue.now() - job.run_at).total_seconds() for job in small]

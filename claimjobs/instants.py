@@ -11,7 +11,7 @@ EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
 UNITS: Final = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days", "w": "weeks"}
 """The units of durations, for `timedelta`."""
-LONGEST: Final = timedelta(days=365_000)
+LONGEST_AGE: Final = timedelta(days=365_000)
 """A thousand years: no database holds an instant that is older."""
 
 
@@ -47,7 +47,7 @@ def age_of(older_than: timedelta | float) -> timedelta:
     age = older_than if isinstance(older_than, timedelta) else timedelta(seconds=older_than)
     if age < timedelta(0):
         raise ValueError(f"nothing is {older_than} old yet: give an age of 0 or more")
-    return min(age, LONGEST)
+    return min(age, LONGEST_AGE)
 
 
 def age(seconds: float) -> str:

@@ -124,7 +124,8 @@ class Retry:
     cap: float = 600.0
 
     def __post_init__(self) -> None:
-        seconds = all(isinstance(each, (int, float)) and 0 <= each <= LONGEST for each in (self.base, self.cap))
+        pauses = (self.base, self.cap)
+        seconds = all(isinstance(each, (int, float)) and 0 <= each <= LONGEST_WAIT_SECONDS for each in pauses)
         if not (isinstance(self.attempts, int) and self.attempts >= 1 and seconds):
             raise ValueError(f"{self}: give attempts from 1, base and cap (seconds) from 0")
 
@@ -137,7 +138,7 @@ class Retry:
         return Backoff(self.base, self.cap).after(attempts_before)
 
 
-LONGEST = 10 * 366 * 86_400.0
+LONGEST_WAIT_SECONDS = 10 * 366 * 86_400.0
 """Seconds, ten years: every database can add it to its clock, and a longer wait is a mistake."""
 
 
@@ -152,7 +153,7 @@ def bounded(seconds: float) -> float:
         found = math.nan
     if math.isnan(found):
         raise ValueError(f"retry_in is {seconds!r}, which is not a number: give seconds")
-    return min(max(found, 0.0), LONGEST)
+    return min(max(found, 0.0), LONGEST_WAIT_SECONDS)
 
 
 SIDE_CAR: Final = "_claims"
@@ -197,7 +198,7 @@ INSTEAD: Final = {
 AfterFailure = Literal["wait", "skip"]
 """What a failed job does to later jobs of its key: they wait for its next attempt, or do not."""
 UNITS: Final = {"s": 1.0, "min": 60.0, "h": 3_600.0, "d": 86_400.0}
-MOST: Final = 100_000
+LARGEST_LIMIT: Final = 100_000
 """The largest limit, and the largest rate a second."""
 
 
@@ -237,9 +238,9 @@ class PerKey:
         for name in ("at_most", "burst"):
             given = getattr(self, name)
             if given is not None and not (
-                isinstance(given, int) and not isinstance(given, bool) and 1 <= given <= MOST
+                isinstance(given, int) and not isinstance(given, bool) and 1 <= given <= LARGEST_LIMIT
             ):
-                raise ValueError(f"per_key {name}={given!r}: give a whole number from 1 to {MOST:,}")
+                raise ValueError(f"per_key {name}={given!r}: give a whole number from 1 to {LARGEST_LIMIT:,}")
         if self.in_order and self.at_most not in (None, 1):
             raise ValueError(f"per_key in_order=True is one job at a time, not at_most={self.at_most}: leave that out")
         if self.after_failure not in get_args(AfterFailure) or (self.after_failure == "skip" and not self.in_order):
@@ -276,7 +277,7 @@ class PerKey:
             return None
         found = re.fullmatch(r"\s*(\d+)\s*/\s*(s|min|h|d)\s*", str(self.rate))
         per_second = int(found[1]) / UNITS[found[2]] if found else 0.0
-        if not 0 < per_second <= MOST:
+        if not 0 < per_second <= LARGEST_LIMIT:
             raise ValueError(f"per_key rate={self.rate!r}: give a number for a time, such as 10/s, 100/min, 5/h or 1/d")
         return Rate(1 / per_second, self.burst or max(1, int(per_second)))
 

@@ -9,7 +9,7 @@ from typing import Any, Final
 import sqlalchemy as sa
 
 from claimjobs.admin.stored_jobs import STATE
-from claimjobs.claim.key_locking import LONGEST
+from claimjobs.claim.key_locking import HELD_BACK_SECONDS
 from claimjobs.claim.record import record_of
 from claimjobs.claim.row_reader import RowReader
 from claimjobs.dialects import DIALECTS, Dialect
@@ -115,7 +115,7 @@ def _per_key(roles: ColumnRoles, dialect: Dialect, selection: Selection) -> dict
         "lock": lock(roles, dialect, selection, read),
         **({} if "mark" in _claims(roles, dialect, selection, database_now()) else {"mark": _mark(roles, dialect)}),
         "serve": built.serve(moves=True),
-        "hold back": built.hold_back(LONGEST),
+        "hold back": built.hold_back(HELD_BACK_SECONDS),
         "waiting": built.waiting,
         "wait": built.wait,
         "end": built.end,

@@ -33,9 +33,9 @@ FAILED_SHOWN: Final = 10
 """How many dead jobs are read, and how many that failed and will be tried again."""
 KEYS_SHOWN: Final = 5
 """How many keys of `per_key` are read that wait longest, and how many that are held back."""
-KEPT: Final = 240
+READINGS_KEPT: Final = 240
 """Readings that a history keeps: eight minutes of one every 2 s."""
-COUNTED: Final = tuple(field.name for field in fields(JobCounts))
+COUNTED_STATES: Final = tuple(field.name for field in fields(JobCounts))
 """The states that are counted."""
 
 
@@ -176,7 +176,9 @@ class OverviewReader:
         waiting = connection.execute(first, upper).one()
         failed = sa.select(sa.func.count()).select_from(self._worst_failed().subquery())
         lives = Counter(owner.life for owner in owners or ())
-        others = {state: connection.scalar(rows.up_to(state, order), upper) for state in COUNTED if state != UNCLAIMED}
+        others = {
+            state: connection.scalar(rows.up_to(state, order), upper) for state in COUNTED_STATES if state != UNCLAIMED
+        }
         return Backlog(
             **{state: min(self._limit, jobs) for state, jobs in {UNCLAIMED: waiting.jobs, **others}.items()},
             limit=self._limit,
@@ -248,7 +250,7 @@ class History:
     """The last readings of one queue."""
 
     def __init__(self) -> None:
-        self._readings: deque[Overview] = deque(maxlen=KEPT)
+        self._readings: deque[Overview] = deque(maxlen=READINGS_KEPT)
 
     def add(self, reading: Overview) -> None:
         """Add the newest one."""

@@ -11,11 +11,11 @@ from claimjobs.database.clock import age_at
 from claimjobs.database.connect import connected
 from claimjobs.database.connection import Connector
 from claimjobs.database.transactions import unless_hidden
-from claimjobs.enqueue.notifier import A_BATCH, Notifier
+from claimjobs.enqueue.notifier import ROWS_PER_OWNER, Notifier
 from claimjobs.statements import owners
 from claimjobs.table.backend import Backend, check_shared
 
-EVERYBODY: Final = 10_000 * A_BATCH
+EVERYBODY: Final = 10_000 * ROWS_PER_OWNER
 """A number of rows that wakes every idle owner."""
 
 

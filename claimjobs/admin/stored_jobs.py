@@ -31,15 +31,15 @@ from claimjobs.table.columns import DEAD, ENDED, STATES, Ended
 from claimjobs.table.job_state import Column
 from claimjobs.table.predicates import Predicate, Where, predicates_of
 
-AT_ONCE: Final = 1_000
+JOBS_PER_TRANSACTION: Final = 1_000
 """Jobs of one statement and one transaction: no lock is held for long, and an error undoes no earlier chunk."""
 CANCELLED: Final = "cancelled"
 """How the text begins that a cancelled job has in `last_error`."""
 STATE: Final = "claimjobs_state"
 """What the state is called beside the columns of a job; a table may have a column `state`."""
-PATIENCE: Final = 3.0
+CANCEL_RETRY_SECONDS: Final = 3.0
 """Seconds for which a job is tried that another session has locked: a claim, or a settle, takes less."""
-AGAIN: Final = 0.1
+CANCEL_PAUSE_SECONDS: Final = 0.1
 """Seconds between two tries."""
 
 
@@ -86,7 +86,7 @@ class StoredJobs:
         self._backend, self._dialect, self._now, self._connect = backend, backend.dialect, now, connect
         self._source, self._roles = backend.source, backend.roles
         self._job_rows = job_rows(backend, now)
-        self._at_once = int(min(AT_ONCE, most_keys(self._roles.key, self._dialect)))
+        self._at_once = int(min(JOBS_PER_TRANSACTION, most_keys(self._roles.key, self._dialect)))
 
     # --- reading ---------------------------------------------------------------------------------------
 
@@ -287,7 +287,7 @@ class StoredJobs:
         roles, dialect, note = self._roles, self._dialect, self._job_rows.note()
         unfinished, lock = stored_jobs.unfinished(roles, dialect), stored_jobs.lock_unfinished(roles, dialect)
         cancel, record = stored_jobs.cancel(roles, dialect, self._now, text), record_of(self._backend)
-        deadline, cancelled, left = time.monotonic() + PATIENCE, set[Key](), list(keys)
+        deadline, cancelled, left = time.monotonic() + CANCEL_RETRY_SECONDS, set[Key](), list(keys)
         while True:
             for attempt in connector.attempts():
                 with attempt as connection:
@@ -303,4 +303,4 @@ class StoredJobs:
             left = others
             if not left or time.monotonic() >= deadline:
                 return cancelled
-            time.sleep(AGAIN)
+            time.sleep(CANCEL_PAUSE_SECONDS)

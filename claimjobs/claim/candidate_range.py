@@ -108,9 +108,9 @@ class CandidateRange:
         self._cursor.restart_from_head()
 
 
-SHARE: Final = 10
-"""Claims from the head take about 1 / SHARE of the time at most."""
-LONGEST: Final = 2.0
+HEAD_PAUSE_FACTOR: Final = 10
+"""Claims from the head take about 1 / HEAD_PAUSE_FACTOR of the time at most."""
+LONGEST_HEAD_PAUSE_SECONDS: Final = 2.0
 """Seconds after which a claim begins at the head, whatever that costs."""
 
 
@@ -135,7 +135,7 @@ class Cursor:
     def learn(self, claimed: ClaimResult, request: ClaimRequest, from_head: float | None) -> None:
         """Learn from a claim. `from_head`: the seconds of its search, if that began at the head."""
         if from_head is not None:
-            self._head_at = time.monotonic() + min(SHARE * from_head, LONGEST)
+            self._head_at = time.monotonic() + min(HEAD_PAUSE_FACTOR * from_head, LONGEST_HEAD_PAUSE_SECONDS)
         if len(claimed.jobs) == request.size and self._keyset_order is not None:
             self._place = place_of(self._keyset_order, claimed.jobs[-1])
         elif not claimed.jobs or claimed.candidates < request.limit:
@@ -182,7 +182,7 @@ class Overfetch:
             self.factor = min(self.factor * (2 if claimed.jobs else 4), self.LARGEST)
 
 
-FEW: Final = 8
+FEW_BATCHES: Final = 8
 """A sweep over room for fewer batches begins at the head: from a random place its batches would become small."""
 
 
@@ -219,7 +219,7 @@ class Sweep:
             (*first, _), (*last, is_due) = sorted(map(tuple, ends))
             self._ends = [tuple(last)]
             spans = [sorted(both) for both in zip(first, last, strict=True)]
-            if is_due and math.prod(high - low + 1 for low, high in spans) >= FEW * size:
+            if is_due and math.prod(high - low + 1 for low, high in spans) >= FEW_BATCHES * size:
                 start = tuple(random.randint(low, high) for low, high in spans)  # noqa: S311
                 self._ends.append(start)
                 self._go_on_after(start)

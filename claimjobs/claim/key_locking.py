@@ -18,7 +18,7 @@ from uuid import UUID
 import sqlalchemy as sa
 
 from claimjobs.claim.candidates import first_group
-from claimjobs.claim.key_search import ALONE, KeyRow, KeySearch, KeySweep
+from claimjobs.claim.key_search import EMPTY_CLAIM_SECONDS, KeyRow, KeySearch, KeySweep
 from claimjobs.claim.locking import CandidateLock, JobLocks, Locking
 from claimjobs.claim.row_reader import AS_IT_IS, Marked
 from claimjobs.claim.strategy import LATER, NOTHING, ClaimRequest, ClaimResult, Phase
@@ -33,14 +33,14 @@ from claimjobs.table.backend import Backend
 
 AS_READ: Final = (sa.Integer, sa.String)
 """Types of keys whose values each driver takes as parameters in the form in which it reads them."""
-LONGEST: Final = 2.0
+HELD_BACK_SECONDS: Final = 2.0
 """Seconds for which a key at its limit is held back at most. A settle ends that sooner, unless its process dies between
 the settle and the call of the key."""
 MOST_ROWS: Final = 1_000
 """Key rows that one claim reads. If none of them has a job for it, the next claim goes on behind them."""
-BEHIND: Final = 1_000
+JOBS_BEHIND: Final = 1_000
 """Jobs of a key among which an unlocked one is searched for, if others have locked the first ones."""
-MOST_BEHIND: Final = 10
+KEYS_BEHIND: Final = 10
 """Keys for which one claim searches behind locked jobs."""
 NEARLY: Final = 5
 """A claim is full enough if at most 1 / NEARLY of its jobs are missing."""
@@ -85,7 +85,7 @@ class KeyRowLocks(JobLocks):
         jobs = statements.jobs() if self._lateral else statements.jobs_of_one()
         self._jobs = CompiledStatement(jobs, "claimjobs_each")
         self._serve = CompiledStatement(statements.serve(moves=keys.per_key.fair))
-        self._hold_back = statements.hold_back(LONGEST)
+        self._hold_back = statements.hold_back(HELD_BACK_SECONDS)
 
     # --- claiming --------------------------------------------------------------------------------------
 
@@ -142,7 +142,7 @@ class KeyRowLocks(JobLocks):
         key row were searched to the end, if there are none.
         """
         sweep, visited, seen, left = self._sweep, list[KeyRow](), set[Any](), size
-        deadline, found = time.monotonic() + ALONE, None
+        deadline, found = time.monotonic() + EMPTY_CLAIM_SECONDS, None
         while left > size // NEARLY:
             room = self._most - len(visited)
             if len(visited) >= MOST_ROWS or room <= 0:
@@ -243,10 +243,10 @@ class KeyRowLocks(JobLocks):
         jobs = list[Job]()
         in_vain = [row for row in key_rows if row.jobs and not row.claimed and not row.jobs[0][1]] if size else []
         random.shuffle(in_vain)  # the first ones may be locked as a whole
-        for row in in_vain[:MOST_BEHIND]:
+        for row in in_vain[:KEYS_BEHIND]:
             if not (wanted := min(row.allowed, size - len(jobs))):
                 break
-            found = self._candidates(connection, [row], BEHIND)
+            found = self._candidates(connection, [row], JOBS_BEHIND)
             candidates = [job for _, (job, _, _, group_size) in found if not group_size]
             if not candidates:
                 continue
@@ -312,7 +312,7 @@ class KeyRowLocks(JobLocks):
             lead = row.lead + row.claimed * pace.interval
             wait = max(0.0, lead - (pace.burst - 1) * pace.interval)
             if wait == 0.0 and row.is_full:
-                wait = LONGEST
+                wait = HELD_BACK_SECONDS
             at = row.now + timedelta(seconds=wait) if wait > 0 or moves else row.next_at
             rate_at = row.now + timedelta(seconds=lead)
             values = {"claimjobs_held_back": wait > 0 and row.has_more, "claimjobs_rate_at": rate_at, AT: at}

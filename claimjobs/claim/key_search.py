@@ -16,22 +16,22 @@ from claimjobs.dialects import Key
 from claimjobs.job import key_of
 from claimjobs.statements.key_rows import KeyStatements, parts_of
 
-PAGE: Final = 500
+JOBS_PER_PAGE: Final = 500
 """Jobs whose keys one step of a KeySearch reads."""
 MOST_SKIPPED: Final = 8
 """A search begins behind fewer pages than two to this power: the database goes through them in 10 ms."""
-BESIDE: Final = 0.005
+BESIDE_CLAIMS_SECONDS: Final = 0.005
 """Seconds after which a search beside claims ends. It goes on later."""
-SHARE: Final = 10
-"""A search beside claims takes about 1 / SHARE of the time at most."""
-LATEST: Final = 0.1
+SEARCH_PAUSE_FACTOR: Final = 10
+"""A search beside claims takes about 1 / SEARCH_PAUSE_FACTOR of the time at most."""
+LONGEST_SEARCH_PAUSE_SECONDS: Final = 0.1
 """Seconds between two such searches at most, while there are claims."""
-ALONE: Final = 0.25
+EMPTY_CLAIM_SECONDS: Final = 0.25
 """Seconds that a claim without a job searches in all: it has the owner's connection, which is to send heartbeats, too,
 and others wait for the key rows that it has inserted."""
-HEAD: Final = 2.0
+HEAD_EVERY_SECONDS: Final = 2.0
 """Seconds after which a claim begins at the first key row again."""
-MEMORY: Final = 0.8
+EARLIER_WEIGHT: Final = 0.8
 """The weight of earlier claims against the last one."""
 
 
@@ -103,7 +103,7 @@ class KeySweep:
         """Begin the next claim, at the first key row if it is time, or if keys do not take turns."""
         if not self.is_cut:
             if not fair or time.monotonic() >= self.head_at:
-                self.place, self.head_at = None, time.monotonic() + HEAD
+                self.place, self.head_at = None, time.monotonic() + HEAD_EVERY_SECONDS
                 self.passed.clear()
             self.is_from_head = self.place is None
             self.without_job.clear()
@@ -112,7 +112,7 @@ class KeySweep:
     def learn(self, visited: list[KeyRow], *, suspects: bool) -> None:
         """How many jobs a key gives; and where the next claim begins: at the first key row that is unused."""
         found = sum(len(row.jobs) for row in visited) / len(visited)
-        self.jobs_a_key = max(1.0, MEMORY * self.jobs_a_key + (1 - MEMORY) * found)
+        self.jobs_a_key = max(1.0, EARLIER_WEIGHT * self.jobs_a_key + (1 - EARLIER_WEIGHT) * found)
         last = max(place for place, row in enumerate(visited) if row.claimed)
         if suspects or any(row.jobs and not row.claimed for row in visited[:last]):  # suspects beside fresh jobs
             self.place = None
@@ -124,7 +124,7 @@ def _some_pages() -> int:
     """How many jobs a search leaves out at first: consumers that begin together do not wait then for the key rows that
     the others insert.
     """
-    return PAGE * ((1 << random.randrange(MOST_SKIPPED)) - 1)  # noqa: S311 - consumers begin at different places
+    return JOBS_PER_PAGE * ((1 << random.randrange(MOST_SKIPPED)) - 1)  # noqa: S311 - consumers begin at different places
 
 
 class KeySearch:
@@ -152,8 +152,8 @@ class KeySearch:
             self._none_claimed = False
             self._page(connection, statements)
             took = time.monotonic() - began
-            if self._after is None or took > BESIDE:
-                self._at = time.monotonic() + min(SHARE * took, LATEST)
+            if self._after is None or took > BESIDE_CLAIMS_SECONDS:
+                self._at = time.monotonic() + min(SEARCH_PAUSE_FACTOR * took, LONGEST_SEARCH_PAUSE_SECONDS)
                 return
 
     def to_the_end(self, connection: sa.Connection, statements: KeyStatements, deadline: float) -> bool | None:
@@ -181,7 +181,7 @@ class KeySearch:
     def _page(self, connection: sa.Connection, statements: KeyStatements) -> bool:
         after = self._after
         place = {"claimjobs_skipped": self._skipped} if after is None else parts_of(after)
-        given, self._skipped = {"claimjobs_rows_wanted": PAGE, **place}, 0
+        given, self._skipped = {"claimjobs_rows_wanted": JOBS_PER_PAGE, **place}, 0
         rows = connection.execute(statements.unknown[after is not None], given).all()
         found = any(row[-1] for row in rows)
         if found:

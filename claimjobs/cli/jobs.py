@@ -25,9 +25,9 @@ from claimjobs.key_text import key_in_message, plain, visible
 from claimjobs.queue.queue import Queue
 from claimjobs.table.columns import CLAIMED, DEAD, STATES, UNCLAIMED
 
-FIRST: Final = 20
+JOBS_LISTED: Final = 20
 """How many jobs are listed if nothing is said."""
-COUNTED: Final = 100_000
+COUNT_LIMIT: Final = 100_000
 """Jobs are counted up to this number: to count them all may take long."""
 HEADER: Final = ("key", "state", "failures", "time (UTC)", "last error")
 
@@ -44,7 +44,7 @@ choice_options = with_options(
 @click.command("list")
 @click.option("--state", type=click.Choice(STATES), help="Only jobs in this state.")
 @where_option
-@click.option("--limit", type=AT_LEAST_1, default=FIRST, metavar="N", help="The first N of them, by their keys.")
+@click.option("--limit", type=AT_LEAST_1, default=JOBS_LISTED, metavar="N", help="The first N of them, by their keys.")
 @json_option
 @queue_options
 def list_(target: Target, state: str | None, where: str | None, limit: int, as_json: bool) -> None:
@@ -71,11 +71,11 @@ def list_(target: Target, state: str | None, where: str | None, limit: int, as_j
                 data(_line(*HEADER))
             found += 1
             data(json.dumps(entry.columns, default=plain) if as_json else _line(*_fields(queue, entry)))
-        count = queue.jobs.count(where, state=state, most=COUNTED) if found == limit else found
+        count = queue.jobs.count(where, state=state, most=COUNT_LIMIT) if found == limit else found
     if not found:
         say(f"{queue.table.fullname} has no {'' if where is None else 'such '}{state or ''}{' ' if state else ''}job")
     elif count > found:
-        say(f"these are {found:,} of {count:,}{' or more' if count == COUNTED else ''}: --limit N lists more")
+        say(f"these are {found:,} of {count:,}{' or more' if count == COUNT_LIMIT else ''}: --limit N lists more")
 
 
 @click.command()

@@ -16,7 +16,7 @@ from claimjobs.queue.queue import Queue
 from claimjobs.table.columns import ENDED, Ended
 from claimjobs.table.definitions import FIRST_OWNER
 
-MOST: Final = 1_000
+REASON_CHARACTERS: Final = 1_000
 """The most characters of a reason."""
 
 
@@ -37,8 +37,10 @@ def pause(target: Target, reason: str | None) -> None:
       claimjobs pause --table emails
     """
     reason = None if reason is None else " ".join(reason.split())  # one line of `status`
-    if reason is not None and len(reason) > MOST:
-        raise click.BadParameter(f"it has {len(reason):,} characters: give at most {MOST:,}", param_hint="--reason")
+    if reason is not None and len(reason) > REASON_CHARACTERS:
+        raise click.BadParameter(
+            f"it has {len(reason):,} characters: give at most {REASON_CHARACTERS:,}", param_hint="--reason"
+        )
     with target.queue() as queue:
         queue.pause(reason)
         show(f"{queue.table.fullname} is paused: {next_command('resume')} ends that")

@@ -23,11 +23,11 @@ AnyOption = Callable[[AnyCommand], AnyCommand]
 
 # --- types ---------------------------------------------------------------------------------------------------
 
-MOST: Final = 2**31 - 1
+LARGEST_NUMBER: Final = 2**31 - 1
 """The columns that are compared with a number hold no larger one."""
-COUNT: Final = click.IntRange(0, MOST)
-AT_LEAST_1: Final = click.IntRange(1, MOST)
-LONGEST: Final = 31_622_400.0
+COUNT: Final = click.IntRange(0, LARGEST_NUMBER)
+AT_LEAST_1: Final = click.IntRange(1, LARGEST_NUMBER)
+LONGEST_SECONDS: Final = 31_622_400.0
 """A year, in seconds. Timers of the system accept no longer durations."""
 
 
@@ -47,7 +47,7 @@ class Seconds(Number):
     name = "seconds"
 
     def __init__(self, least: float | None = None) -> None:
-        super().__init__(least or 0, LONGEST, min_open=least is None)
+        super().__init__(least or 0, LONGEST_SECONDS, min_open=least is None)
 
 
 class Text(click.types.StringParamType):

@@ -25,11 +25,11 @@ from claimjobs.log_records import LogFormat, TextFormatter, stderr_handler
 from claimjobs.report import Report
 from claimjobs.workers.run import Snapshot, Summary, ended
 
-EVERY: Final = 30.0
+LINE_EVERY_SECONDS: Final = 30.0
 """Seconds between two lines: a log is kept for long, and a run may be idle for days."""
-SHOWN: Final = 3
+FAILURES_SHOWN: Final = 3
 """How many failures by the same error have a line each."""
-BURST: Final = 5.0
+BURST_SECONDS: Final = 5.0
 """Seconds after which the further ones are counted in a line. Without any in that time, the burst is over."""
 
 log = logging.getLogger("claimjobs.screen")
@@ -51,18 +51,18 @@ class Bursts(logging.Filter):
             return True
         with self._guard:
             self._counts[event, error, record.levelno] += 1
-            return self._counts[event, error, record.levelno] <= SHOWN
+            return self._counts[event, error, record.levelno] <= FAILURES_SHOWN
 
     def tell(self) -> None:
-        """Log how many more there were of each burst. Call it every BURST seconds, and at the end."""
+        """Log how many more there were of each burst. Call it every BURST_SECONDS, and at the end."""
         with self._guard:
-            counted = {kind: count for kind, count in self._counts.items() if count > SHOWN}
-            self._counts = Counter(dict.fromkeys(counted, SHOWN))  # these go on, the others are over
+            counted = {kind: count for kind, count in self._counts.items() if count > FAILURES_SHOWN}
+            self._counts = Counter(dict.fromkeys(counted, FAILURES_SHOWN))  # these go on, the others are over
         for (event, error, level), count in counted.items():
             became = "dead" if event == JOB_DEAD else "to run again"
-            fields = {"event": FAILURES_COUNTED, "jobs": count - SHOWN, "error": error}
+            fields = {"event": FAILURES_COUNTED, "jobs": count - FAILURES_SHOWN, "error": error}
             words = "%s, %s, by the same error: %s"
-            settle_log.log(level, words, number(count - SHOWN, "more failure"), became, error, extra=fields)
+            settle_log.log(level, words, number(count - FAILURES_SHOWN, "more failure"), became, error, extra=fields)
 
 
 class Screen:
@@ -85,8 +85,8 @@ class Screen:
         or else a line on standard error, `every` so many seconds. `quiet`: it is not shown. `verbose`: with the claims
         and what they met. `terminal`: where the table is drawn; None: on standard error, if that is one.
         """
-        self._log_format, self._every, self._as_json = log_format, EVERY if every is None else every, as_json
-        self._quiet, self._verbose = quiet, verbose
+        self._log_format, self._every = log_format, LINE_EVERY_SECONDS if every is None else every
+        self._as_json, self._quiet, self._verbose = as_json, quiet, verbose
         self._bursts = Bursts()
         self._tell_at = self._next = 0.0
         self._shown: tuple[object, ...] = ()
@@ -115,7 +115,7 @@ class Screen:
     def update(self, snapshot: Snapshot) -> None:
         """Show this state, if it is news and the last one was not shown just now. The table is always drawn anew."""
         if snapshot.elapsed >= self._tell_at:
-            self._tell_at = snapshot.elapsed + BURST
+            self._tell_at = snapshot.elapsed + BURST_SECONDS
             self._bursts.tell()
         if self._live is not None:
             self._live.update(drawn(snapshot, verbose=self._verbose))

@@ -27,7 +27,7 @@ from claimjobs.workers.supervisor import Supervisor
 
 GENERATORS: Final = 2
 """Generators of the demonstration. With a handler there are none by default."""
-PATIENCE: Final = 86_400.0
+PATIENCE_SECONDS: Final = 86_400.0
 """Seconds that a consumer waits for a database that cannot be reached: long enough for a person to notice."""
 SESSION_LOCKS: Final = {"auto": None, "on": True, "off": False}
 """The values of --session-lock, and of `Liveness.session_lock`."""
@@ -163,7 +163,7 @@ def start_processing(
         plan = Plan(
             url,
             target.described,
-            liveness=Liveness(lease, max_batch_time, PATIENCE, SESSION_LOCKS[session_lock]),
+            liveness=Liveness(lease, max_batch_time, PATIENCE_SECONDS, SESSION_LOCKS[session_lock]),
             observed=endpoints.used,
             verbose=bool(context.find_root().params.get("verbose")),
             **given,

@@ -24,7 +24,7 @@ from claimjobs.dialects.inspection import VERDICTS, Verdict
 from claimjobs.explain.explainer import Explanation
 from claimjobs.instants import age
 from claimjobs.key_text import visible
-from claimjobs.metrics.backlog_reader import EVERY
+from claimjobs.metrics.backlog_reader import READ_EVERY_SECONDS
 from claimjobs.metrics.http_server import serving
 from claimjobs.metrics.page import PageReader, queue_pages
 from claimjobs.signals import graceful
@@ -34,8 +34,8 @@ from claimjobs.table.reflection import COMMENT_LOST, lost_comment
 
 IN_SECONDS: Final = ("age", "silence", "lease", "asleep")
 LOCKS: Final = {"held": "lock held", "free": "lock free", "none": "lease only"}
-MOST: Final = 10
-"""How many values without a state are shown."""
+VALUES_SHOWN: Final = 10
+"""How many values without a state are shown, and how many ids of other programs."""
 
 CODES: Final[dict[Verdict, int]] = {"warning": exits.WARNINGS, "will not work": exits.WILL_NOT_WORK}
 """The exit codes of `explain`; of other verdicts it is 0."""
@@ -149,9 +149,9 @@ def _lines_of(stats: Stats, words: Mapping[str, Any], where: str | None, retryin
         yield f"{stats.ownerless} claimed without an owner: {next_command('reclaim --ownerless')} releases them"
     if stats.unclaimable:
         yield f"{stats.unclaimable} unclaimed that no claim can take: the log of the consumers names them"
-    for value, rows in list(stats.others.items())[:MOST]:
+    for value, rows in list(stats.others.items())[:VALUES_SHOWN]:
         yield f"{rows} other ({'NULL' if value is None else repr(value)})"
-    if rest := list(stats.others.values())[MOST:]:
+    if rest := list(stats.others.values())[VALUES_SHOWN:]:
         yield f"{sum(rest)} other ({len(rest)} more values)"
     if stats.oldest is not None:
         yield f"the oldest job has been due for {age(stats.oldest)}"
@@ -171,10 +171,10 @@ def _owners(stats: Stats) -> Iterator[str]:
             f"last heartbeat {age(owner.silence)} ago, lease {owner.lease:g} s, {lock}, {asleep}holds {owner.jobs}"
             f"{', dead' if owner.dead else ''}"
         )
-    for stranger, jobs in list(stats.strangers.items())[:MOST]:
+    for stranger, jobs in list(stats.strangers.items())[:VALUES_SHOWN]:
         end = f"if it has ended, {next_command(f'reclaim --owner {stranger} --force')} reclaims them"
         yield f"{jobs} claimed by owner {stranger}, another program: {end}"
-    if rest := list(stats.strangers.values())[MOST:]:
+    if rest := list(stats.strangers.values())[VALUES_SHOWN:]:
         yield f"{sum(rest)} claimed by {len(rest)} more of other programs"
 
 
@@ -241,7 +241,7 @@ def _findings(found: Explanation, *, verbose: bool) -> Iterator[str]:
 @click.command()
 @port("--port", "/metrics", required=True)
 @bind
-@click.option("--every", type=Seconds(), default=EVERY, help="Read the table at most so often.")
+@click.option("--every", type=Seconds(), default=READ_EVERY_SECONDS, help="Read the table at most so often.")
 @click.option(
     "--limit", type=AT_LEAST_1, default=LIMIT, metavar="JOBS", help="Count the jobs of each state up to this number."
 )

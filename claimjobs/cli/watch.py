@@ -22,7 +22,7 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from claimjobs.admin.overview import COUNTED, History, Overview, outlook
+from claimjobs.admin.overview import COUNTED_STATES, History, Overview, outlook
 from claimjobs.cli.console import asks as somebody_answers
 from claimjobs.cli.console import log_as_messages, number, on_terminal, show
 from claimjobs.cli.jobs import keys_of
@@ -36,7 +36,7 @@ from claimjobs.metrics.page import FAILED, KEYS, OWNERS, failed_rows, key_rows, 
 from claimjobs.queue.queue import Queue
 from claimjobs.signals import graceful, on_signals
 
-EVERY: Final = 2.0
+READ_EVERY_SECONDS: Final = 2.0
 """Seconds between two readings."""
 HELP: Final = "p pause   r resume   t retry   c cancel   q quit"
 QUESTIONS: Final = {
@@ -57,7 +57,7 @@ ABOVE_OWNERS: Final = 8
 
 
 @click.command()
-@click.option("--every", type=Seconds(), default=EVERY, help="Read the queue so often.")
+@click.option("--every", type=Seconds(), default=READ_EVERY_SECONDS, help="Read the queue so often.")
 @click.option("--times", type=AT_LEAST_1, metavar="N", help="End after so many readings.")
 @queue_options
 def watch(target: Target, every: float, times: int | None) -> None:
@@ -181,7 +181,7 @@ def _keys_at_once() -> Iterator[None]:
 def line(seen: Overview, history: History) -> str:
     """The queue in one line."""
     owners = ", ".join(f"{jobs:,} {life}" for life, jobs in seen.backlog.owners.items() if jobs)
-    parts = [*(f"{seen.count(state)} {state}" for state in COUNTED), *outlook(seen, history)]
+    parts = [*(f"{seen.count(state)} {state}" for state in COUNTED_STATES), *outlook(seen, history)]
     if owners:
         parts.append(f"owners: {owners}")
     if seen.retrying:
@@ -211,8 +211,8 @@ def screen(seen: Overview, history: History, size: tuple[int, int], *, asks: str
         state, style = _paused(seen), "yellow"
     now = f"  {seen.now:%Y-%m-%d %H:%M:%S} UTC"
     headline = Text.assemble((visible(seen.table), "bold cyan"), "  ", (state, style), now)
-    bars = {of: sparkline([jobs for _, jobs in history.counts(of)], max(0, width - 40)) for of in COUNTED}
-    states = [(of, seen.count(of), history.shown_change(of), bars[of]) for of in COUNTED]
+    bars = {of: sparkline([jobs for _, jobs in history.counts(of)], max(0, width - 40)) for of in COUNTED_STATES}
+    states = [(of, seen.count(of), history.shown_change(of), bars[of]) for of in COUNTED_STATES]
     parts: list[Text | Table] = [headline, Text(), _table(("state", "jobs", "change/s", ""), states)]
     parts += [Text(" · ".join(outlook(seen, history))), Text()]
     if seen.owners:

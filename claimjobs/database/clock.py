@@ -13,7 +13,7 @@ import sqlalchemy as sa
 from claimjobs.database.connect import connected
 from claimjobs.errors import ClaimjobsError
 
-EVERY: Final = 60.0
+READ_EVERY_SECONDS: Final = 60.0
 """Seconds between two readings of the database's clock."""
 
 
@@ -33,7 +33,7 @@ class DatabaseClock:
     def now(self) -> float | None:
         """Seconds since 1970, by the database's clock; None while it could not be read."""
         began = time.monotonic()
-        if began - self._read_at >= EVERY:
+        if began - self._read_at >= READ_EVERY_SECONDS:
             self._read_at = began
             # An error leaves the reading before: the claim goes on.
             with suppress(ClaimjobsError, sa.exc.SQLAlchemyError), connected(self._engine) as connection:

@@ -40,7 +40,7 @@ PACKAGES = {"MySQLdb": "mysqlclient"}
 UNUSABLE = (TypeError, ValueError, LookupError, AttributeError, OverflowError, OSError)
 """What drivers and SQLAlchemy raise for options of a URL that they do not know or cannot use."""
 
-FRESH = 1.0
+FRESH_SECONDS = 1.0
 """Seconds for which a connection needs no ping: no firewall drops it, and no server times it out, so soon."""
 
 _USED = "claimjobs_used"
@@ -101,8 +101,8 @@ def _watch(engine: sa.Engine, dialect: Dialect) -> None:
         record.info[_USED] = time.monotonic()
 
     def wanted(driver_connection: Any, record: Any, _proxy: Any) -> None:
-        rested = time.monotonic() - record.info.get(_USED, -FRESH)
-        if rested < FRESH and dialect.sessions.is_quiet(driver_connection):
+        rested = time.monotonic() - record.info.get(_USED, -FRESH_SECONDS)
+        if rested < FRESH_SECONDS and dialect.sessions.is_quiet(driver_connection):
             return
         try:
             engine.dialect.do_ping(driver_connection)

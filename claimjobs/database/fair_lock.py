@@ -9,7 +9,7 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from typing import Final
 
-AGAIN: Final = 0.2
+END_WAIT_EVERY_SECONDS: Final = 0.2
 """Seconds between two calls of `end_wait` by a waiting thread. The first call may come before the wait has begun."""
 
 
@@ -57,7 +57,7 @@ class FairLock:
     def _wait(self, event: threading.Event) -> None:
         while self._end_wait and not event.is_set():  # the holder is in `releasable_by`
             self.end_wait()
-            if not event.wait(AGAIN):
+            if not event.wait(END_WAIT_EVERY_SECONDS):
                 self._impatient()
         while not event.wait(self._patience):
             self._impatient()

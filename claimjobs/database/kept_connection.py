@@ -21,7 +21,7 @@ from claimjobs.signals import shielded
 SESSION_LOCKS: Final = "claimjobs_session_locks"
 """The key of a connection's `info` with the SessionLocks of its session. They go with the session."""
 
-CALM: Final = 3.0
+CALM_SECONDS: Final = 3.0
 """Seconds after a lost connection in which other owners may still reconnect: that takes a second and a heartbeat."""
 
 
@@ -65,7 +65,7 @@ class KeptConnection:
     @property
     def is_calm(self) -> bool:
         """Whether the connection was not lost lately. An outage may have ended the connections of other owners, too."""
-        return not self.disconnects or time.monotonic() - self._opened > CALM
+        return not self.disconnects or time.monotonic() - self._opened > CALM_SECONDS
 
     def close(self) -> None:
         """Close the connection; a later transaction opens another one."""

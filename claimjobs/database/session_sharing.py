@@ -13,11 +13,11 @@ from claimjobs.dialects import Dialect
 from claimjobs.dialects.sessions import Sessions
 from claimjobs.errors import SessionsShared
 
-TIMES: Final = 3
+TURNS: Final = 3
 """How often the two connections work in turn: between two of their transactions a third client may get the session."""
 NO_OWNER: Final = 0
 """The number of a lock that no owner takes."""
-SECONDS: Final = 5.0
+POOLER_SECONDS: Final = 5.0
 """How long a pooler may take to give a session to a second connection."""
 
 
@@ -52,11 +52,11 @@ def _why_shared(engine: sa.Engine, sessions: Sessions, connection: sa.Connection
     with raised_as_sqlalchemy_does(connection):
         second = pool.connect()
     try:
-        for _ in range(TIMES):
+        for _ in range(TURNS):
             mine = _session_of(connection, number)
             theirs = _session_of_second(second, sessions, connection, number)
             if theirs is None:
-                return f"the pooler has no session for a second connection within {SECONDS:g} s"
+                return f"the pooler has no session for a second connection within {POOLER_SECONDS:g} s"
             if theirs == mine:
                 return f"another client gets session {mine} when a transaction of this one has ended"
             again = _session_of(connection, number)
@@ -84,7 +84,7 @@ def _session_of_second(
         is_late.set()
         sessions.break_connection(second.driver_connection)
 
-    timer = threading.Timer(SECONDS, cut)
+    timer = threading.Timer(POOLER_SECONDS, cut)
     timer.start()
     try:
         with raised_as_sqlalchemy_does(connection):

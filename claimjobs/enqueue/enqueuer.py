@@ -29,7 +29,7 @@ from claimjobs.database.transactions import (
 from claimjobs.dialects import Dialect, Key
 from claimjobs.enqueue.bulk_insert import FEW, BulkInsert
 from claimjobs.enqueue.notifier import Notifier
-from claimjobs.enqueue.rows import AT_ONCE, Chunk, Row, chunks, misfit
+from claimjobs.enqueue.rows import ROWS_PER_CHUNK, Chunk, Row, chunks, misfit
 from claimjobs.enqueue.unique_key import CHOICES, OnDuplicate, UniqueKey
 from claimjobs.errors import BadArgument, BadRow
 from claimjobs.job import key_of
@@ -47,7 +47,7 @@ CONFLICTS: Final = ("deadlock", "lock timeout", "serialization")
 """Conflicts between producers that insert the same unique keys in a different order."""
 NO_ROW: Final = 0
 """The number of a row that only the commit refuses: which one it is is not known."""
-EVERY: Final = 5
+COMMON_CAUSE_ROWS: Final = 5
 """If so many rows are refused alone, and no other was inserted, an error that does not name a row is about none."""
 TRIES: Final = 5
 """How often a row is tried whose job is there and gone by turns."""
@@ -185,7 +185,7 @@ class Insert:
         self._connection, self._key, self._doubtful = connection, key, []
         self._bulk = BulkInsert(connection, self._table, self._dialect)
         inserted = 0
-        most = AT_ONCE if key is None else min(AT_ONCE, key.most)
+        most = ROWS_PER_CHUNK if key is None else min(ROWS_PER_CHUNK, key.most)
         for found in chunks(rows, self._roles, most, end_at_bad=self._on_bad is None):
             if isinstance(found, BadRow):
                 self._tell(found)
@@ -256,7 +256,7 @@ class Insert:
             self._tell(bad)
             return 0
         self._doubtful.append(bad)
-        if len(self._doubtful) == EVERY:
+        if len(self._doubtful) == COMMON_CAUSE_ROWS:
             self._raise_doubtful()
         return 0
 

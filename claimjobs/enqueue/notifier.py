@@ -20,11 +20,11 @@ from claimjobs.statements.owners import wake
 from claimjobs.table.backend import Backend
 from claimjobs.table.ddl import table_name
 
-A_BATCH: Final = 100
+ROWS_PER_OWNER: Final = 100
 """Rows for which one owner is woken."""
-SPARE: Final = 1
+SPARE_OWNERS: Final = 1
 """Owners woken in addition: one of those chosen may be awake or dead by now."""
-PATIENCE: Final = 5.0
+COMMIT_WAIT_SECONDS: Final = 5.0
 """Seconds to wait for the end of a commit that has begun."""
 
 log = logging.getLogger("claimjobs.notifier")
@@ -76,7 +76,7 @@ class Notifier:
 
     def _chosen(self, connection: sa.Connection, rows: int, *, inserted: bool) -> list[int]:
         """The sessions to interrupt. Where the dialect does not `interrupt`, the statement itself wakes the owners."""
-        given = {"claimjobs_claims": self._claims, "claimjobs_number": -(-rows // A_BATCH) + SPARE}
+        given = {"claimjobs_claims": self._claims, "claimjobs_number": -(-rows // ROWS_PER_OWNER) + SPARE_OWNERS}
         chosen = connection.scalars(self._choose[inserted], given).all()
         return [session for session in chosen if session is not None] if self._dialect.interrupts else []
 
@@ -120,7 +120,7 @@ class Notifier:
 
     def _after(self, transaction: sa.Transaction, rows: int) -> None:
         """Choose the owners again after the commit: others may be idle now."""
-        deadline = time.monotonic() + PATIENCE
+        deadline = time.monotonic() + COMMIT_WAIT_SECONDS
         while transaction.is_active:
             if time.monotonic() > deadline:
                 return

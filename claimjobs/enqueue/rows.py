@@ -16,7 +16,7 @@ from claimjobs.table.roles import ColumnRoles
 
 Row = Mapping[str, Any]
 
-AT_ONCE: Final = 1_000
+ROWS_PER_CHUNK: Final = 1_000
 """The most rows of one chunk."""
 MEANINGS: Final = {
     "owner_id": "who holds a job",

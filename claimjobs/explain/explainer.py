@@ -17,7 +17,7 @@ from claimjobs.errors import AccessDenied, BadPredicate, ClaimjobsError, Setting
 from claimjobs.explain import server
 from claimjobs.explain.plans import Planned, Subject, plan_findings
 
-SECONDS: Final = 10.0
+STATEMENT_SECONDS: Final = 10.0
 """The longest that one statement may take, if the caller gives no time for all."""
 FATAL = {UnfitTable: "table", BadPredicate: "predicate", SettingUnfit: "settings", AccessDenied: "rights"}
 """Errors that end every claim, and what each is about."""
@@ -66,7 +66,7 @@ def explain(engine: sa.Engine, subject: Subject, *, analyze: bool, seconds: floa
     takes longer than a quarter of that time. Raises ConnectionFailed.
     """
     deadline = math.inf if seconds is None else time.monotonic() + seconds
-    longest: float | None = SECONDS if seconds is None else seconds / 4
+    longest: float | None = STATEMENT_SECONDS if seconds is None else seconds / 4
     findings: list[Finding] = []
     backend = subject.backend
     with connected(engine) as pooled:

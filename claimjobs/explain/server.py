@@ -18,11 +18,11 @@ from claimjobs.errors import ClaimjobsError, ServerUnfit, StateMissing
 from claimjobs.explain.plans import NOBODY, SIZE, Subject, as_sent
 from claimjobs.statements import stored_jobs
 from claimjobs.statements.owners import register
-from claimjobs.table.roles import AGAIN
+from claimjobs.table.roles import IS_CLAIMED_AGAIN
 
-LONG: Final = 60.0
+LONG_SECONDS: Final = 60.0
 """Seconds: a session that holds a snapshot for longer is a warning."""
-SHOWN: Final = 3
+PINS_SHOWN: Final = 3
 """So many of those who hold a snapshot are named."""
 MORE: Final = 10
 """A claim may lock so many rows more than it takes."""
@@ -32,7 +32,7 @@ def failures(_connection: sa.Connection, subject: Subject) -> Iterator[Finding]:
     """What the table lacks to store a failure. None if it has it all."""
     for lack in subject.backend.roles.lacking("attempts", "run_at"):
         fails = "fails for the last time" if isinstance(lack, StateMissing) else "fails"
-        yield Finding("failures", "warning", f"a job that {fails} {AGAIN}, because {lack}")
+        yield Finding("failures", "warning", f"a job that {fails} {IS_CLAIMED_AGAIN}, because {lack}")
 
 
 def settings(connection: sa.Connection, subject: Subject) -> Iterator[Finding]:
@@ -71,13 +71,13 @@ def open_transactions(connection: sa.Connection, subject: Subject) -> Iterator[F
 
 def snapshots(connection: sa.Connection, subject: Subject) -> Iterator[Finding]:
     """Who keeps rows that are deleted since then from being removed, and for how long already."""
-    old = [pin for pin in subject.inspection.pins(connection) if pin.seconds is None or pin.seconds > LONG]
+    old = [pin for pin in subject.inspection.pins(connection) if pin.seconds is None or pin.seconds > LONG_SECONDS]
     if not old:
-        yield Finding("snapshots", "ok", f"nobody has held a snapshot for longer than {LONG:g} s")
+        yield Finding("snapshots", "ok", f"nobody has held a snapshot for longer than {LONG_SECONDS:g} s")
         return
-    named = ", ".join(pin.who + ("" if pin.seconds is None else f" for {pin.seconds:,.0f} s") for pin in old[:SHOWN])
-    more = f" and {len(old) - SHOWN} more" if len(old) > SHOWN else ""
-    says = f"a snapshot is held by {named}{more}: rows deleted since then stay, and claims at the head read them"
+    by = ", ".join(pin.who + ("" if pin.seconds is None else f" for {pin.seconds:,.0f} s") for pin in old[:PINS_SHOWN])
+    more = f" and {len(old) - PINS_SHOWN} more" if len(old) > PINS_SHOWN else ""
+    says = f"a snapshot is held by {by}{more}: rows deleted since then stay, and claims at the head read them"
     yield Finding("snapshots", "warning", f"{says}; end it")
 
 

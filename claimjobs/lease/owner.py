@@ -14,7 +14,7 @@ import sqlalchemy as sa
 
 from claimjobs.batch.hold import Hold, HoldContext
 from claimjobs.database.error_translation import reason
-from claimjobs.database.fair_lock import AGAIN
+from claimjobs.database.fair_lock import END_WAIT_EVERY_SECONDS
 from claimjobs.errors import ClaimjobsError
 from claimjobs.lease.owner_row import OwnerConnector, OwnerRow
 from claimjobs.lease.reaper import Reaper
@@ -23,10 +23,10 @@ from claimjobs.log_events import HEARTBEAT_FAILED
 from claimjobs.options import CHECK_EVERY
 from claimjobs.settle.settler import Settler
 
-SWEEP: Final = 5.0
+UNKNOWN_OWNERS_EVERY_SECONDS: Final = 5.0
 """Seconds between two searches for jobs whose owner is in no table."""
-SHARE: Final = 20
-"""The search for dead owners takes at most 1/SHARE of the time."""
+SEARCH_PAUSE_FACTOR: Final = 20
+"""The search for dead owners takes at most 1/SEARCH_PAUSE_FACTOR of the time."""
 
 log = logging.getLogger("claimjobs.heartbeat")
 
@@ -73,7 +73,7 @@ class Owner:
         deadline = time.monotonic() + self._liveness.lease
         while self._thread.is_alive() and time.monotonic() < deadline:
             self.sleeper.stop()
-            self._thread.join(AGAIN)
+            self._thread.join(END_WAIT_EVERY_SECONDS)
 
     @property
     def is_here(self) -> bool:
@@ -110,7 +110,8 @@ class Owner:
                 return
             began = time.monotonic()
             often = self._beat_and_reclaim() or self.row.leads
-            pause = min(max(CHECK_EVERY, SHARE * (time.monotonic() - began)) if often else inf, self._liveness.beat)
+            took = time.monotonic() - began
+            pause = min(max(CHECK_EVERY, SEARCH_PAUSE_FACTOR * took) if often else inf, self._liveness.beat)
 
     def _beat_and_reclaim(self) -> bool:
         """Write a heartbeat and reclaim. Returns whether that failed and should be tried again soon.
@@ -156,7 +157,7 @@ class Owner:
                 self._beat_between()
             # Without session locks there is no leader, and every owner searches.
             if (self.row.leads or not self.connector.locks_are_seen) and time.monotonic() >= self._next_sweep:
-                self._next_sweep = time.monotonic() + SWEEP
+                self._next_sweep = time.monotonic() + UNKNOWN_OWNERS_EVERY_SECONDS
                 for unknown in self.reaper.unknown():
                     jobs += self.reaper.reclaim_unknown(unknown)
                     self._beat_between()

@@ -45,9 +45,9 @@ from claimjobs.statements.settle import Failure, SettleGuard, release
 from claimjobs.table.backend import Backend
 from claimjobs.table.record_description import RecordDescription
 
-AT_ONCE: Final = 1_000
+JOBS_PER_TRANSACTION: Final = 1_000
 """Jobs without an owner that one transaction releases."""
-PATIENCE: Final = 1.0
+KEY_RETRY_SECONDS: Final = 1.0
 """Seconds for which a call of keys is tried again after a conflict with a claim of the same keys."""
 
 log = logging.getLogger("claimjobs.reaper")
@@ -150,7 +150,7 @@ class Reaper:
         while True:
             for attempt in self._connector.attempts(patience=1):
                 with attempt as connection:
-                    keys = [key_of(row) for row in connection.execute(ownerless, {"claimjobs_limit": AT_ONCE})]
+                    keys = [*map(key_of, connection.execute(ownerless, {"claimjobs_limit": JOBS_PER_TRANSACTION}))]
                     if keys:
                         written = free.count(connection, {"claimjobs_keys": keys})
                         if written < len(keys):  # the next look would find the same rows
@@ -395,6 +395,6 @@ class KeyCalls:
 
     def _send(self, statement: Any, given: dict[str, Any]) -> None:
         with contextlib.suppress(sa.exc.SQLAlchemyError, ClaimjobsError):
-            for attempt in self._connector.attempts(PATIENCE, autocommit=True):
+            for attempt in self._connector.attempts(KEY_RETRY_SECONDS, autocommit=True):
                 with attempt as connection:
                     connection.execute(statement, given)

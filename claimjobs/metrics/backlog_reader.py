@@ -17,13 +17,13 @@ from claimjobs.errors import ClaimjobsError
 from claimjobs.log_events import BACKLOG_FAILED, BACKLOG_RESTORED
 from claimjobs.queue.queue import Queue
 
-EVERY: Final = 5.0
+READ_EVERY_SECONDS: Final = 5.0
 """Seconds between two readings, if somebody asks so often."""
-SHARE: Final = 20
+READ_PAUSE_FACTOR: Final = 20
 """Reading takes at most this fraction (one in so many) of the time, however long the statements take."""
-PATIENCE: Final = 1.0
+SCRAPE_WAIT_SECONDS: Final = 1.0
 """Seconds that a scrape waits for a reading. After that it gets the reading before."""
-STALE: Final = 15.0
+STALE_SECONDS: Final = 15.0
 """Seconds after which a reading that does not end counts as an error."""
 
 log = logging.getLogger("claimjobs.metrics")
@@ -41,7 +41,7 @@ class Reading:
 class BacklogReader:
     """Reads the backlog when it is asked for and the last reading is old. A database that hangs makes nobody wait."""
 
-    def __init__(self, queue: Queue, *, every: float = EVERY, limit: int = LIMIT) -> None:
+    def __init__(self, queue: Queue, *, every: float = READ_EVERY_SECONDS, limit: int = LIMIT) -> None:
         self.table = queue.table.fullname
         self._queue = queue
         self._every = every
@@ -61,9 +61,9 @@ class BacklogReader:
                 self._thread.start()
             thread = self._thread
         if thread is not None:
-            thread.join(PATIENCE)
-            if thread.is_alive() and time.monotonic() - self._began > STALE:
-                return Reading(self._last.backlog, f"the database has not answered for {STALE:g} s")
+            thread.join(SCRAPE_WAIT_SECONDS)
+            if thread.is_alive() and time.monotonic() - self._began > STALE_SECONDS:
+                return Reading(self._last.backlog, f"the database has not answered for {STALE_SECONDS:g} s")
         return self._last
 
     def _read(self) -> None:
@@ -78,7 +78,7 @@ class BacklogReader:
                 fields = {"event": BACKLOG_FAILED, "queue": self.table, "error": error}
                 log.warning("the backlog cannot be read: %s", error, extra=fields)
             self._last = Reading(self._last.backlog, error)
-        self._next = time.monotonic() + max(self._every, SHARE * (time.monotonic() - self._began))
+        self._next = time.monotonic() + max(self._every, READ_PAUSE_FACTOR * (time.monotonic() - self._began))
 
     def _read_now(self) -> Backlog:
         return self._queue.backlog(self._limit)

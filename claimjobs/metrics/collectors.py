@@ -6,10 +6,10 @@ from collections.abc import Iterator, Mapping
 from typing import Any, Final
 from wsgiref.types import WSGIApplication
 
-from claimjobs.admin.overview import COUNTED, LIMIT
+from claimjobs.admin.overview import COUNTED_STATES, LIMIT
 from claimjobs.batch.batch import SAMPLES
 from claimjobs.errors import ExtraMissing
-from claimjobs.metrics.backlog_reader import EVERY, BacklogReader, Reading
+from claimjobs.metrics.backlog_reader import READ_EVERY_SECONDS, BacklogReader, Reading
 from claimjobs.queue.queue import Queue
 from claimjobs.report import Report
 from claimjobs.settle.outcomes import OUTCOME_KINDS
@@ -66,7 +66,7 @@ class QueueCollector(TableCollector):
     ServerUnfit or UnfitTable.
     """
 
-    def __init__(self, queue: Queue, *, every: float = EVERY, limit: int = LIMIT) -> None:
+    def __init__(self, queue: Queue, *, every: float = READ_EVERY_SECONDS, limit: int = LIMIT) -> None:
         queue.measure_batches()
         self._queue = queue
         super().__init__(BacklogReader(queue, every=every, limit=limit))
@@ -111,7 +111,7 @@ def of_reading(reading: Reading, table: str) -> Iterator[Metric]:
         )
         retrying = "Jobs that failed and will be tried again, among the counted unclaimed ones."
         oldest = "Seconds for which the oldest of these has been due; 0 if none is."
-        jobs = {state: getattr(backlog, state) for state in COUNTED}
+        jobs = {state: getattr(backlog, state) for state in COUNTED_STATES}
         figures += [
             ("count_limit", "Jobs of a state are counted up to this number.", backlog.limit),
             ("jobs", "Jobs in each state, up to claimjobs_count_limit.", jobs),

@@ -10,7 +10,7 @@ from html import escape
 from typing import Any, Final
 from wsgiref.types import StartResponse, WSGIApplication, WSGIEnvironment
 
-from claimjobs.admin.overview import COUNTED, Backlog, History, Overview, outlook
+from claimjobs.admin.overview import COUNTED_STATES, Backlog, History, Overview, outlook
 from claimjobs.instants import age
 from claimjobs.key_text import key_in_message, key_text, visible
 from claimjobs.metrics.backlog_reader import BacklogReader
@@ -18,7 +18,7 @@ from claimjobs.metrics.http_server import answer
 
 REFRESH: Final = 5
 """Seconds after which a browser loads the page again."""
-LONGEST: Final = 200
+CHARACTERS_SHOWN: Final = 200
 """Characters of a text that are shown."""
 MOST_OWNERS: Final = 100
 OWNERS: Final = ("owner", "host:pid", "holds", "heartbeat", "")
@@ -108,9 +108,9 @@ def _html(reader: PageReader, error: str | None) -> Iterator[str]:
         elif not seen.has_consumers:
             yield _warning("No consumer is running")
         yield f"<p>{_text(', '.join(outlook(seen, history)))}; {seen.now:%Y-%m-%d %H:%M:%S} UTC</p>\n"
-        states = ((state, seen.count(state), history.shown_change(state)) for state in COUNTED)
+        states = ((state, seen.count(state), history.shown_change(state)) for state in COUNTED_STATES)
         yield _table("", ("state", "jobs", "change/s"), states)
-        yield from (_plot(state, history.counts(state)) for state in COUNTED)
+        yield from (_plot(state, history.counts(state)) for state in COUNTED_STATES)
         yield _table("Failed jobs", FAILED, failed_rows(seen))
         yield _table("Owners", OWNERS, owner_rows(seen, MOST_OWNERS))
         if len(seen.owners) > MOST_OWNERS:
@@ -139,7 +139,7 @@ def _cell(value: object) -> str:
 def _text(value: object) -> str:
     """A text of any origin, on one line, cut, and escaped."""
     shown = visible(" ".join(str(value).split()))
-    return escape(shown if len(shown) <= LONGEST else f"{shown[:LONGEST]}…")
+    return escape(shown if len(shown) <= CHARACTERS_SHOWN else f"{shown[:CHARACTERS_SHOWN]}…")
 
 
 def _plot(state: str, counts: Sequence[tuple[datetime, int]]) -> str:

@@ -38,14 +38,14 @@ FIRST_CHECK: Final = 0.05
 that were just being committed."""
 RARER: Final = 3
 """The longest pause between the checks of a sleeping loop, as a multiple of `poll`: a wake comes earlier."""
-CHECK: Final = 5.0
+HEARTBEAT_CHECK_SECONDS: Final = 5.0
 """Seconds after which a sleeping loop checks that the heartbeat's thread is active."""
 
 SHORTEST_POLL: Final = 0.02
 """The pause after the first empty claim, in seconds; it doubles with each one up to `poll`."""
-SHORT: Final = 0.1
+SHORT_SLEEP_SECONDS: Final = 0.1
 """A sleep of fewer seconds was not worth its two writes: the loop stays awake for a while before the next one."""
-SHARE: Final = 10
+REST_FACTOR: Final = 10
 """While others have locked all jobs, a loop pauses for at least so many times as long as a claim takes. So claims that
 read many locked rows take at most about one part in so many of the time."""
 LONGEST_REST: Final = 5.0
@@ -53,7 +53,7 @@ LONGEST_REST: Final = 5.0
 LONGEST_WAIT: Final = 1.0
 """The longest time in seconds that a loop stays awake between two sleeps."""
 
-FRUITLESS: Final = 5
+VAIN_BATCHES: Final = 5
 """Batches in a row without any job done or failed, after which draining ends."""
 
 log = logging.getLogger("claimjobs.consumer")
@@ -198,7 +198,7 @@ class BatchLoop:
             condition = WakeCondition(has_work, FIRST_CHECK, self._poll * RARER)
         deadline = time.monotonic() + consumer.plans.longest_sleep
         with idleness.asleep(), sleeper.waiting(condition):
-            while not control.woken(min(CHECK, max(0.0, idleness.seconds_left))):
+            while not control.woken(min(HEARTBEAT_CHECK_SECONDS, max(0.0, idleness.seconds_left))):
                 if self._is_over or idleness.seconds_left <= 0 or not sleeper.is_active or time.monotonic() > deadline:
                     break
         control.clear_wake()
@@ -228,7 +228,7 @@ class IdleBackoff:
         """Note how long the last claim took, which met only jobs that others have locked. The shorter of two counts:
         the first claim of a consumer connects, too.
         """
-        self._rest = min(SHARE * min(seconds, self._took), LONGEST_REST)
+        self._rest = min(REST_FACTOR * min(seconds, self._took), LONGEST_REST)
         self._took = seconds
 
     @property
@@ -253,7 +253,7 @@ class IdleBackoff:
             yield
         finally:
             self._awake_since = time.monotonic()
-            short = self._awake_since - began < SHORT
+            short = self._awake_since - began < SHORT_SLEEP_SECONDS
             self._awake_for = min(LONGEST_WAIT, max(SHORTEST_POLL, 2 * self._awake_for)) if short else 0.0
 
 

@@ -23,7 +23,7 @@ WATCH_EVERY: Final = 0.5
 """Seconds between two checks of whether the event loop runs."""
 BLOCKED: Final = 0.5
 """Seconds by which such a check may be late. Other work of a busy machine delays it by less."""
-END: Final = 5.0
+TASKS_END_SECONDS: Final = 5.0
 """Seconds for the tasks of an event loop to end when they are cancelled."""
 
 log = logging.getLogger("claimjobs.executors")
@@ -150,7 +150,7 @@ class EventLoop:
         """Begin nothing any more, and cancel all tasks."""
         if self._thread.is_alive():
             self._loop.call_soon_threadsafe(self._ended.set)
-            self._thread.join(END)
+            self._thread.join(TASKS_END_SECONDS)
 
     def _run(self) -> None:
         """Called in the thread of the event loop, as all methods below."""

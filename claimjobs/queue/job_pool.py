@@ -25,15 +25,15 @@ from claimjobs.job import Done, Job
 from claimjobs.key_text import text_of
 from claimjobs.log_events import HANDLER_FAILED
 from claimjobs.options import Backoff
-from claimjobs.queue.batch_loop import FRUITLESS, BatchLoop, Drain, fields_of, log, log_lost, log_refused
+from claimjobs.queue.batch_loop import VAIN_BATCHES, BatchLoop, Drain, fields_of, log, log_lost, log_refused
 from claimjobs.queue.consumer import Consumer
 from claimjobs.queue.executors import PooledJob, executor_of
 from claimjobs.signals import Cancelled
 from claimjobs.table.predicates import Where
 
-TOGETHER: Final = 0.02
+GROUP_SECONDS: Final = 0.02
 """Seconds for which the first outcome of a group waits for others."""
-CHECK: Final = 1.0
+HELD_CHECK_SECONDS: Final = 1.0
 """The longest pause in seconds between two checks of which jobs are still held."""
 FIRST_PAUSE: Final = 0.02
 """Seconds until the next claim after an empty one, while jobs are in hand; doubled for each further one."""
@@ -147,7 +147,7 @@ class JobPool(BatchLoop):
                 self._release(self._executor.take_back())
                 while self._items and not (self._is_cancelled or self._control.expired):
                     if not self._ended:
-                        time.sleep(TOGETHER)  # after `stop` no wait for a wake lasts
+                        time.sleep(GROUP_SECONDS)  # after `stop` no wait for a wake lasts
                     self._give_up_lost()
                     self._settle()
         finally:
@@ -176,10 +176,10 @@ class JobPool(BatchLoop):
     def _wait(self) -> None:
         """Wait until a group of outcomes is complete, until a claim is due, or until the queue is told something."""
         if not self._ended:
-            claim_in = max(0.0, self._claim_at - time.monotonic()) if self._is_low else CHECK
-            self._wait_for(1, min(CHECK, claim_in))
+            claim_in = max(0.0, self._claim_at - time.monotonic()) if self._is_low else HELD_CHECK_SECONDS
+            self._wait_for(1, min(HELD_CHECK_SECONDS, claim_in))
         if self._ended:
-            self._wait_for(min(self._size, len(self._items)), TOGETHER)
+            self._wait_for(min(self._size, len(self._items)), GROUP_SECONDS)
         self._give_up_lost()
 
     def _wait_for(self, ended: int, seconds: float) -> None:
@@ -192,7 +192,7 @@ class JobPool(BatchLoop):
     def _give_up_lost(self) -> None:
         """Wait no more for jobs that were cancelled, given to others because their handler hangs, or released at a
         deadline. It looks for them now and then."""
-        if time.monotonic() - self._looked_at < CHECK:
+        if time.monotonic() - self._looked_at < HELD_CHECK_SECONDS:
             return
         self._looked_at = time.monotonic()
         begun = [item for item in self._items if item.begun]
@@ -287,5 +287,7 @@ class JobPool(BatchLoop):
             return
         log.error("%s", unfit, extra=fields_of(HANDLER_FAILED, self._table, batch, unfit))
         self._pause_claims()
-        if self._fruitless >= FRUITLESS and (self._drain or self._control.draining):
-            raise NothingDone(f"no job of {FRUITLESS} batches in a row was done, because of this: {unfit}") from unfit
+        if self._fruitless >= VAIN_BATCHES and (self._drain or self._control.draining):
+            raise NothingDone(
+                f"no job of {VAIN_BATCHES} batches in a row was done, because of this: {unfit}"
+            ) from unfit

@@ -27,9 +27,9 @@ from claimjobs.log_events import JOBS_UNCLAIMABLE
 from claimjobs.queue.access import Access
 from claimjobs.table.predicates import Where
 
-MOST: Final = 64
+MOST_CANDIDATES: Final = 64
 """The most candidates that are tried after an error."""
-EVERY: Final = 5
+COMMON_CAUSE_ROWS: Final = 5
 """If so many rows or more cannot be claimed, and this Queue has not claimed any other, the cause is no single row."""
 
 ERRORS: Final = (sa.exc.DBAPIError, ClaimRefused, StatementTimedOut, UnicodeError)
@@ -79,7 +79,7 @@ class RowIsolation:
         return errors.may_be_of_a_row(error) and errors.unfit_setting(error) is None
 
     def _claim_by_halves(self, size: int, plan: ClaimPlan, error: Exception) -> ClaimResult:
-        candidates = self._candidates(plan, max(EVERY, min(size, MOST)), error)
+        candidates = self._candidates(plan, max(COMMON_CAUSE_ROWS, min(size, MOST_CANDIDATES)), error)
         groups, alone, too_slow = [candidates], dict[Key, Exception](), 0
         while groups and (group := groups.pop()):
             try:
@@ -91,8 +91,8 @@ class RowIsolation:
                 if len(group) == 1:
                     alone[group[0]] = failed
                     too_slow += too_long
-                if too_slow == EVERY:  # if it is the server, a row far behind them takes too long as well
-                    too_slow, groups = too_slow + 1, [self._candidates(plan, MOST, failed)[-1:]]
+                if too_slow == COMMON_CAUSE_ROWS:  # if it is the server, a row far behind them takes too long as well
+                    too_slow, groups = too_slow + 1, [self._candidates(plan, MOST_CANDIDATES, failed)[-1:]]
                     continue
                 half = len(group) // 2
                 groups += [group[half:], group[:half]] if half else []
@@ -107,7 +107,7 @@ class RowIsolation:
         for slow in alone.values():
             if isinstance(slow, StatementTimedOut):
                 raise slow  # no other row shows that it is not the server
-        if not candidates or (len(alone) >= EVERY and not self._access.report.claimed):
+        if not candidates or (len(alone) >= COMMON_CAUSE_ROWS and not self._access.report.claimed):
             if isinstance(error, StatementTimedOut):
                 raise error
             raise ClaimRefused(self._access.backend.source.name, _cause(error)) from error

@@ -34,7 +34,7 @@ OnDone = Finish | Literal["leave"] | Callable[[sa.Connection, Sequence[Job]], Fi
 """What happens to done jobs. A function is called in the settle's transaction, with the jobs, which are locked and
 still held. It returns "delete" or "keep"; None: the default."""
 
-AGAIN: Final = 5.0
+REFUSED_RETRY_SECONDS: Final = 5.0
 """Seconds between two tries to write refused failures. What refuses one may pass: a unique index over waiting jobs does
 so while another job with the same values waits."""
 
@@ -331,7 +331,7 @@ class LeaseSettler:
             keys = set(later.keys())
             jobs = {key: job for key, job in outcomes.jobs.items() if key in keys}  # not all of the batch
             self._later.append((owner, replace(later, jobs=jobs)))
-            self._due = min(self._due, time.monotonic() + AGAIN)
+            self._due = min(self._due, time.monotonic() + REFUSED_RETRY_SECONDS)
         return Unsettled(lost, stuck, held - refused.keys(), are_duplicates=are_duplicates and len(later) == len(stuck))
 
     def forget(self, jobs: Iterable[Job]) -> None:
@@ -350,7 +350,7 @@ class LeaseSettler:
         """Try to write the refused failures, once every few seconds. Yields what is written now."""
         if time.monotonic() < self._due:
             return
-        self._due = time.monotonic() + AGAIN
+        self._due = time.monotonic() + REFUSED_RETRY_SECONDS
         for owner, wanted in self._later.copy():
             written, refused, _ = self._written_of(owner, wanted, patience=0)
             self._later.remove((owner, wanted))

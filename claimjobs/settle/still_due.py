@@ -16,9 +16,9 @@ from claimjobs.report import Report
 from claimjobs.statements.find import all_but
 from claimjobs.table.roles import ColumnRoles
 
-MOST: Final = 1_000
+MOST_EXCLUDED: Final = 1_000
 """The most rows that are excluded from claims: each claim sends their keys."""
-SHOWN: Final = 10
+KEYS_SHOWN: Final = 10
 """The most keys in a message."""
 
 log = logging.getLogger("claimjobs.still_due")
@@ -55,8 +55,8 @@ class StillDueRows:
             self._tell(new)
 
     def _tell(self, keys: list[Key]) -> None:
-        more = f" and {len(keys) - SHOWN} more" if len(keys) > SHOWN else ""
-        shown = ", ".join(map(key_in_message, keys[:SHOWN]))
+        more = f" and {len(keys) - KEYS_SHOWN} more" if len(keys) > KEYS_SHOWN else ""
+        shown = ", ".join(map(key_in_message, keys[:KEYS_SHOWN]))
         log.warning(
             "table %s: the handler returned, and these rows are still due: %s%s; they are not claimed again by this "
             "consumer: let the handler make the predicate false",
@@ -68,7 +68,7 @@ class StillDueRows:
 
     def check(self) -> None:
         """Raises StillDue if there are too many such rows: the handler does not make its predicate false."""
-        if len(self._keys) > MOST:
+        if len(self._keys) > MOST_EXCLUDED:
             raise StillDue(
                 f"{len(self._keys):,} rows of table {self._roles.name!r} are still due after their handler: with "
                 "on_done='leave' it must make the queue's predicate false; correct the handler or the predicate, or "

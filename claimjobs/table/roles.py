@@ -20,7 +20,7 @@ from claimjobs.table.job_state import Column, State, StateByClaimRows
 
 REQUIRED: Final = ("status", "owner_id")
 """Columns that a table without a map of its columns must have, for claims in the rows of jobs."""
-AGAIN: Final = "is released and claimed again without end (a run with --drain gives up)"
+IS_CLAIMED_AGAIN: Final = "is released and claimed again without end (a run with --drain gives up)"
 """What happens to a job whose failure cannot be stored."""
 LONGEST_ERROR: Final = 2_000
 """Characters of an error that are stored."""

@@ -19,7 +19,7 @@ from claimjobs.key_text import text_of
 from claimjobs.log_events import BATCH_ROLLED_BACK, HANDLER_FAILED
 from claimjobs.log_records import log_safely
 from claimjobs.options import Backoff
-from claimjobs.queue.batch_loop import FRUITLESS, Drain, fields_of, log, log_lost, log_refused
+from claimjobs.queue.batch_loop import VAIN_BATCHES, Drain, fields_of, log, log_lost, log_refused
 from claimjobs.queue.job_pool import PoolObserver
 from claimjobs.queue.queue import Queue
 from claimjobs.signals import Cancelled
@@ -77,7 +77,7 @@ def consume(
         observer.settled(batch)
         fruitless = fruitless + 1 if failure is not None and _is_fruitless(queue, batch, failure) else 0
         ends = drain or queue.draining or isinstance(failure, LASTING)
-        if failure is not None and fruitless >= FRUITLESS and ends:
+        if failure is not None and fruitless >= VAIN_BATCHES and ends:
             why = str(failure)
             if not isinstance(failure, (NothingDecided, NoOpenTransaction, BatchRolledBack)):
                 # The table may lack columns to store a failure: each comes with the statement that adds it.

@@ -17,15 +17,15 @@ from claimjobs.key_text import visible
 from claimjobs.log_events import COUNT_FAILED, QUEUE_PAUSED, QUEUE_RESUMED, RECLAIM_FAILED, RELEASE_FAILED
 from claimjobs.queue.queue import Queue
 
-EVERY: Final = 1.0
+COUNT_EVERY_SECONDS: Final = 1.0
 """Seconds between two counts."""
-SHARE: Final = 20
+COUNT_PAUSE_FACTOR: Final = 20
 """Counting takes at most this fraction (one in so many) of the time: on a large table it scans an index."""
-LAST_COUNT: Final = 10.0
+LAST_COUNT_SECONDS: Final = 10.0
 """Seconds to wait for the last count."""
-AGAIN: Final = 1.0
+RECLAIM_RETRY_SECONDS: Final = 1.0
 """Seconds until a reclaim that failed is tried again."""
-PATIENCE: Final = 5.0
+RECLAIM_WAIT_SECONDS: Final = 5.0
 """Seconds to wait at the end for owners that are still to be reclaimed. Later any consumer reclaims them."""
 
 count_log = logging.getLogger("claimjobs.backlog_counter")
@@ -50,7 +50,7 @@ class BacklogCounter:
 
     def __exit__(self, *_: object) -> None:
         self._ended.set()
-        self._thread.join(LAST_COUNT)
+        self._thread.join(LAST_COUNT_SECONDS)
 
     def count_once_more(self) -> int | None:
         """A last count, after which the thread ends; None where the count fails or takes too long."""
@@ -79,7 +79,7 @@ class BacklogCounter:
                 elif before[0] and not self.paused:
                     count_log.info("%s is not paused any more", table, extra={"event": QUEUE_RESUMED, "queue": table})
             if not is_last:
-                self._ended.wait(max(EVERY, SHARE * (time.monotonic() - began)))
+                self._ended.wait(max(COUNT_EVERY_SECONDS, COUNT_PAUSE_FACTOR * (time.monotonic() - began)))
 
 
 class ReclaimThread:
@@ -98,11 +98,11 @@ class ReclaimThread:
         return self
 
     def __exit__(self, *_: object) -> None:
-        deadline = time.monotonic() + PATIENCE
+        deadline = time.monotonic() + RECLAIM_WAIT_SECONDS
         self._owners.put(None)
-        self._thread.join(PATIENCE)
+        self._thread.join(RECLAIM_WAIT_SECONDS)
         self._ended.set()
-        self._thread.join(max(0.0, deadline + AGAIN - time.monotonic()))
+        self._thread.join(max(0.0, deadline + RECLAIM_RETRY_SECONDS - time.monotonic()))
 
     def add(self, owner: int, cause: str) -> None:
         """Reclaim the jobs of this owner as soon as possible. `cause`: of its death."""
@@ -120,7 +120,7 @@ class ReclaimThread:
                 except (ClaimjobsError, sa.exc.SQLAlchemyError) as error:
                     fields = {"event": RECLAIM_FAILED, "owner": owner, "error": str(error)}
                     log.warning("the jobs of owner %d could not be reclaimed yet: %s", owner, error, extra=fields)
-                if self._ended.wait(AGAIN):
+                if self._ended.wait(RECLAIM_RETRY_SECONDS):
                     break
 
     def release(self, owners: Sequence[int]) -> None:

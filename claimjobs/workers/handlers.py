@@ -20,7 +20,7 @@ from claimjobs.queue.map_file import load
 from claimjobs.signals import Cancelled
 
 Per = Literal["batch", "job"]
-AT_ONCE: Final = 10
+DEFAULT_CONCURRENCY: Final = 10
 """Jobs that an async function handles at once, if no number is given."""
 
 log = logging.getLogger("claimjobs.handlers")
@@ -93,7 +93,7 @@ def handler_of(
                 "function, without --concurrency"
             )
         _check_call(called, what, per)
-        return Handler(function, name, per, concurrency=concurrency or AT_ONCE)
+        return Handler(function, name, per, concurrency=concurrency or DEFAULT_CONCURRENCY)
     takes_any = any(parameter.kind is parameter.VAR_KEYWORD for parameter in called.parameters.values())
     names = called.parameters.keys() | (written.parameters.keys() if takes_any else set())
     connected = per == "job" and "connection" in names

@@ -37,9 +37,9 @@ from claimjobs.workers.process_slot import STRIKES, ProcessSlot, Rate
 from claimjobs.workers.run import Run, Snapshot, Summary
 from claimjobs.workers.supervisor_pipe import LAST_GRACE, PHASES, RELEASE_GRACE, Command, GaveUp
 
-TICK: Final = 0.1
+TICK_SECONDS: Final = 0.1
 """Seconds between two checks of the clock. A message or the end of a process wakes the supervisor at once."""
-AT_ONCE: Final = 1_000
+MESSAGES_PER_READ: Final = 1_000
 """Messages of one process that are read in a row: one that logs without end must not keep the supervisor busy."""
 
 FINDINGS_WITHIN: Final = 1.0
@@ -165,9 +165,9 @@ class Supervisor:
         # Wait until a process sends a message or ends, then read the messages of all.
         living = [child for child in self._children if child.process is not None]
         pipes = (child.pipe for child in living if child.pipe is not None)
-        ready = wait([*pipes, *(child.process.sentinel for child in living if child.process)], TICK)
+        ready = wait([*pipes, *(child.process.sentinel for child in living if child.process)], TICK_SECONDS)
         for child in living:
-            if child.pipe in ready and child.read(AT_ONCE):
+            if child.pipe in ready and child.read(MESSAGES_PER_READ):
                 self._exits.clear()
         self._kill_silent()
         for child in self._children:
@@ -179,7 +179,7 @@ class Supervisor:
             self._phase = "running" if self._phase == "starting" else self._phase
         self._decide()
         self._send_requested()
-        if time.monotonic() - self._displayed_at >= TICK:  # thousands of messages may come in a second
+        if time.monotonic() - self._displayed_at >= TICK_SECONDS:  # thousands of messages may come in a second
             self._show()
 
     def _start(self, child: ProcessSlot) -> None:

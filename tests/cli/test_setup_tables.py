@@ -12,7 +12,7 @@ import sqlalchemy as sa
 from claimjobs.cli import exits
 from claimjobs.table.columns import OURS
 from claimjobs.table.definitions import FIRST_OWNER, OWNER_TABLE
-from claimjobs.table.roles import AGAIN
+from claimjobs.table.roles import IS_CLAIMED_AGAIN
 from tests.backends import Backend
 from tests.cli.command import Ended, claimjobs, mapped, shared
 
@@ -315,8 +315,8 @@ def test_a_table_of_the_users_own_is_never_altered_unasked(orders: Backend, tmp_
     assert indexes(orders, "orders") == set()
     assert f"`claimjobs explain {words[0]} {words[1]} --url URL` says what the table lacks" in ended.err
     shown = claimjobs("explain", *words).out
-    assert f"a job that fails {AGAIN}, because table 'orders' has no column 'attempts'" in shown
-    assert f"a job that fails for the last time {AGAIN}" in shown  # the map names no dead
+    assert f"a job that fails {IS_CLAIMED_AGAIN}, because table 'orders' has no column 'attempts'" in shown
+    assert f"a job that fails for the last time {IS_CLAIMED_AGAIN}" in shown  # the map names no dead
     assert "claims have no index: add one\n    CREATE INDEX orders_claim ON orders (state, nr);" in shown
     assert "priorit" not in shown  # the map says that there is none
 

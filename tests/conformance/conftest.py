@@ -33,7 +33,7 @@ def only_when_called(monkeypatch: pytest.MonkeyPatch) -> None:
     """A sleeper does not look for work by itself either, not even when it has just lain down; nor between two sleeps,
     however short they were."""
     monkeypatch.setattr("claimjobs.queue.batch_loop.FIRST_CHECK", NEVER)
-    monkeypatch.setattr("claimjobs.queue.batch_loop.SHORT", 0.0)
+    monkeypatch.setattr("claimjobs.queue.batch_loop.SHORT_SLEEP_SECONDS", 0.0)
 
 
 @pytest.fixture(params=["rows", "batches"])

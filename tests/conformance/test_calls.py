@@ -40,7 +40,7 @@ def test_all_that_a_transaction_enqueued_counts_when_consumers_are_called(backen
 @pytest.mark.usefixtures("only_when_called")
 def test_a_loop_whose_heart_is_stuck_looks_for_itself(backend: Backend, monkeypatch: pytest.MonkeyPatch) -> None:
     """Nobody lies down for it, so nobody calls; after a lease it does not rely on that any more."""
-    monkeypatch.setattr("claimjobs.queue.batch_loop.CHECK", 0.1)
+    monkeypatch.setattr("claimjobs.queue.batch_loop.HEARTBEAT_CHECK_SECONDS", 0.1)
     queue = backend.queue(liveness=QUICK)
     stuck, free = threading.Event(), threading.Event()
 

@@ -150,7 +150,7 @@ def test_a_job_of_the_pool_is_given_up_when_it_is_cancelled(backend: Backend, ex
 
 
 def test_what_an_open_transaction_holds_is_not_cancelled(backend: Backend, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("claimjobs.admin.stored_jobs.PATIENCE", 0.2)
+    monkeypatch.setattr("claimjobs.admin.stored_jobs.CANCEL_RETRY_SECONDS", 0.2)
     queue = queue_of(backend, {"hold": "transaction"}, 2)
     with queue.claim(1) as batch:
         assert queue.cancel([1, 2]) == [2]
@@ -161,7 +161,7 @@ def test_what_an_open_transaction_holds_is_not_cancelled(backend: Backend, monke
 def test_what_a_stranger_has_locked_is_not_cancelled_and_stays_its_owners(
     backend: Backend, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("claimjobs.admin.stored_jobs.PATIENCE", 0.2)
+    monkeypatch.setattr("claimjobs.admin.stored_jobs.CANCEL_RETRY_SECONDS", 0.2)
     queue = queue_of(backend, {"claims": "batches"}, 2)
     batch = queue.claim(2)
     with backend.engine.connect() as other, other.begin():

@@ -43,7 +43,7 @@ def test_a_producer_outlives_a_session_that_ended_while_it_had_nothing_to_do(
 ) -> None:
     """No heart looks after its connection, which waits in a pool; for a moment, or for long."""
     if rested:
-        monkeypatch.setattr("claimjobs.database.connect.FRESH", 0.0)
+        monkeypatch.setattr("claimjobs.database.connect.FRESH_SECONDS", 0.0)
     queue = Queue(backend.url)
     backend.make()
     backend.engine.dispose()

@@ -10,7 +10,7 @@ import pytest
 import sqlalchemy as sa
 
 from claimjobs import Queue
-from claimjobs.claim.candidate_range import LONGEST, SHARE, Cursor
+from claimjobs.claim.candidate_range import HEAD_PAUSE_FACTOR, LONGEST_HEAD_PAUSE_SECONDS, Cursor
 from claimjobs.claim.strategy import ClaimRequest, ClaimResult, ClaimStrategy
 from claimjobs.statements.find import Selection, keyset_order_of
 from tests.backends import Backend
@@ -35,8 +35,8 @@ def begins(queue: Queue) -> list[bool]:
 
 def never_back(monkeypatch: pytest.MonkeyPatch) -> None:
     """As if the last look from the head had taken for ever."""
-    monkeypatch.setattr("claimjobs.claim.candidate_range.SHARE", 1e9)
-    monkeypatch.setattr("claimjobs.claim.candidate_range.LONGEST", 1e9)
+    monkeypatch.setattr("claimjobs.claim.candidate_range.HEAD_PAUSE_FACTOR", 1e9)
+    monkeypatch.setattr("claimjobs.claim.candidate_range.LONGEST_HEAD_PAUSE_SECONDS", 1e9)
 
 
 def taken(queue: Queue, size: int) -> list[str]:
@@ -248,7 +248,7 @@ def test_the_share_and_the_bound_of_looks_from_the_head(monkeypatch: pytest.Monk
     table = sa.Table("t", sa.MetaData(), sa.Column("id", sa.Integer, primary_key=True))
     cursor = Cursor(keyset_order_of(Selection(sa.true(), [table.c.id])))
     job: Any = {"id": 7}
-    for took, pause in ((0.01, SHARE * 0.01), (5.0, LONGEST)):
+    for took, pause in ((0.01, HEAD_PAUSE_FACTOR * 0.01), (5.0, LONGEST_HEAD_PAUSE_SECONDS)):
         cursor.learn(ClaimResult([job], 1, 1), ClaimRequest(1, 1), took)
         assert cursor.begin() == {"claimjobs_after_0": 7}
         now += pause - 0.001

@@ -43,7 +43,7 @@ def states(backend: Backend) -> dict[str, str]:
 
 @pytest.fixture
 def small_chunks(monkeypatch: pytest.MonkeyPatch) -> int:
-    monkeypatch.setattr(stored_jobs, "AT_ONCE", 3)
+    monkeypatch.setattr(stored_jobs, "JOBS_PER_TRANSACTION", 3)
     return 3
 
 

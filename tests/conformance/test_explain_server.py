@@ -98,7 +98,7 @@ def test_a_binary_log_of_statements_will_not_work(backend: Backend) -> None:
 
 
 def test_who_holds_a_snapshot_is_named(backend: Backend, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("claimjobs.explain.server.LONG", 0.0)
+    monkeypatch.setattr("claimjobs.explain.server.LONG_SECONDS", 0.0)
     queue = backend.queue()
     queue.enqueue(jobs(1))
     engine = backend.new_engine(isolation_level="REPEATABLE READ")
@@ -118,7 +118,7 @@ def test_who_holds_one_at_read_committed_is_named(backend: Backend, monkeypatch:
     is_postgres = backend.family == "postgres"
     if way == "a row is written" and not is_postgres:
         pytest.skip("there such a transaction keeps nothing between its statements")
-    monkeypatch.setattr("claimjobs.explain.server.LONG", 0.0)
+    monkeypatch.setattr("claimjobs.explain.server.LONG_SECONDS", 0.0)
     queue = backend.queue()
     queue.enqueue(jobs(1))
     with backend.new_engine(isolation_level="READ COMMITTED").connect() as old:
@@ -155,7 +155,7 @@ def test_the_age_of_a_snapshot_does_not_depend_on_the_zone_of_the_session(backen
 def test_a_prepared_transaction_without_a_session_is_named(backend: Backend, monkeypatch: pytest.MonkeyPatch) -> None:
     if not backend.dialect.interrupts:
         pytest.skip(f"the server of {backend.name} for tests allows no prepared transaction")
-    monkeypatch.setattr("claimjobs.explain.server.LONG", 0.0)
+    monkeypatch.setattr("claimjobs.explain.server.LONG_SECONDS", 0.0)
     queue = backend.queue()
     queue.enqueue(jobs(1))
     name = f"'{secrets.token_hex(8)}'"

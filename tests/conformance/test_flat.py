@@ -111,7 +111,7 @@ def test_nothing_grows_with_enqueues_that_wake_a_sleeper(
 ) -> None:
     """Also where one connection, of the caller's, commits all of them."""
     monkeypatch.setattr(
-        "claimjobs.queue.batch_loop.SHORT", 0.0
+        "claimjobs.queue.batch_loop.SHORT_SLEEP_SECONDS", 0.0
     )  # it sleeps again at once, however short its last sleep was
     queue = backend.queue()
     with Consumer(backend) as consumer, backend.engine.connect() as connection:

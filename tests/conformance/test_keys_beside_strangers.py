@@ -10,7 +10,7 @@ import pytest
 import sqlalchemy as sa
 
 from claimjobs import PerKey
-from claimjobs.claim.key_locking import MOST_BEHIND
+from claimjobs.claim.key_locking import KEYS_BEHIND
 from tests.backends import Backend
 from tests.conformance.jobs import before_the_lock
 from tests.conformance.test_per_key import KINDS, MAILS, finish, ids, mails
@@ -40,8 +40,8 @@ def test_a_key_whose_first_jobs_a_stranger_has_locked_gives_those_behind_them(
 
 
 def test_a_free_job_is_found_behind_many_keys_that_a_stranger_has_locked_as_a_whole(backend: Backend) -> None:
-    queue = mails(backend, PerKey("customer", at_most=2), [*range(3 * MOST_BEHIND), *[99] * 5])
-    with stranger_locks(backend, range(1, 3 * MOST_BEHIND + 4)):
+    queue = mails(backend, PerKey("customer", at_most=2), [*range(3 * KEYS_BEHIND), *[99] * 5])
+    with stranger_locks(backend, range(1, 3 * KEYS_BEHIND + 4)):
         backend.wait_for(lambda: queue.claim(4), "a job of the last key is claimed")
 
 

@@ -88,8 +88,8 @@ def test_a_search_behind_locked_jobs_reads_each_a_few_times_in_few_statements(
     backend: Backend, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # No look from the head because of the time: it is due after 10 times what the last one took.
-    monkeypatch.setattr("claimjobs.claim.candidate_range.LONGEST", 3600.0)
-    monkeypatch.setattr("claimjobs.claim.candidate_range.SHARE", 1_000_000)
+    monkeypatch.setattr("claimjobs.claim.candidate_range.LONGEST_HEAD_PAUSE_SECONDS", 3600.0)
+    monkeypatch.setattr("claimjobs.claim.candidate_range.HEAD_PAUSE_FACTOR", 1_000_000)
     queue = queue_of(backend, "rows")
     queue.claim(1).release()
     with locked_head(backend), counted(backend.engine) as sent:

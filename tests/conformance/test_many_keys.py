@@ -22,8 +22,8 @@ from tests.conformance.test_per_key import MAILS, ids, mails
 def small_steps(monkeypatch: pytest.MonkeyPatch) -> None:
     """As if there were thousands of keys: a claim reads few key rows, and a search few keys."""
     monkeypatch.setattr(key_locking, "MOST_ROWS", 10)
-    monkeypatch.setattr(key_search, "PAGE", 5)
-    for seconds in ("BESIDE", "SHARE", "LATEST"):
+    monkeypatch.setattr(key_search, "JOBS_PER_PAGE", 5)
+    for seconds in ("BESIDE_CLAIMS_SECONDS", "SEARCH_PAUSE_FACTOR", "LONGEST_SEARCH_PAUSE_SECONDS"):
         monkeypatch.setattr(key_search, seconds, 0.0)
 
 
@@ -92,9 +92,9 @@ def test_a_search_through_very_many_keys_takes_several_claims(
     backend: Backend, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The owner's connection is needed for its heartbeat, too."""
-    monkeypatch.setattr(key_search, "PAGE", 5)
+    monkeypatch.setattr(key_search, "JOBS_PER_PAGE", 5)
     monkeypatch.setattr(key_search, "MOST_SKIPPED", 1)
-    monkeypatch.setattr(key_locking, "ALONE", 0.0)
+    monkeypatch.setattr(key_locking, "EMPTY_CLAIM_SECONDS", 0.0)
     queue = mails(backend, PerKey("customer"))
     queue.enqueue({"id": n, "customer": n, "run_at": datetime(2100, 1, 1, tzinfo=UTC)} for n in range(12))
     contended = [queue.claim().contended for _ in range(9)]

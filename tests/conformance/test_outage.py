@@ -53,7 +53,7 @@ def test_who_lost_its_own_connection_waits_until_others_may_be_back(
     backend: Backend, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A free lock tells nothing to the first one back: what ended its session may have ended everybody's."""
-    monkeypatch.setattr("claimjobs.database.kept_connection.CALM", 3600.0)
+    monkeypatch.setattr("claimjobs.database.kept_connection.CALM_SECONDS", 3600.0)
     queue, first = still(backend.queue()), still(backend.queue())
     queue.enqueue(jobs(2))
     me, reaper = queue.owner_id, reaper_of(first)
@@ -64,7 +64,7 @@ def test_who_lost_its_own_connection_waits_until_others_may_be_back(
     hold_of(first).owner.row.beat(patience=None)
     assert reaper.dead() == []
     assert states(backend) == ["claimed", "claimed"]
-    monkeypatch.setattr("claimjobs.database.kept_connection.CALM", 0.0)
+    monkeypatch.setattr("claimjobs.database.kept_connection.CALM_SECONDS", 0.0)
     [dead] = reaper.dead()
     assert dead.id == me
     assert reaper.reclaim(dead) == 2

@@ -180,7 +180,7 @@ def test_a_session_lock_is_refused_where_a_full_pool_hides_that_sessions_are_sha
     anywhere: Backend, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     anywhere.make()
-    monkeypatch.setattr(session_sharing, "SECONDS", 0.2)
+    monkeypatch.setattr(session_sharing, "POOLER_SECONDS", 0.2)
     with pooled(anywhere, "session", size=2) as url, engine(url) as through, engine(url) as of_a_stranger:
         queue = KeepingQueue(through, liveness=Liveness(session_lock=True))
         late = pytest.raises(SessionsShared, match=r"no session for a second connection within 0\.2 s")

@@ -51,7 +51,7 @@ def test_round_trips_of_an_enqueue_of_one_row(backend: Backend, monkeypatch: pyt
         backend.wait_for(lambda: len(consumer.done) == PREPARED, "they are done")
         consumer.falls_asleep()
         if rested:
-            monkeypatch.setattr("claimjobs.database.connect.FRESH", 0.0)
+            monkeypatch.setattr("claimjobs.database.connect.FRESH_SECONDS", 0.0)
         before = proxy.round_trips
         queue.enqueue({"d": "last", "e": ""})
         trips = proxy.round_trips - before

@@ -24,7 +24,7 @@ STATES = ("unclaimed", "claimed", "done", "dead")
 
 @pytest.fixture
 def small_chunks(monkeypatch: pytest.MonkeyPatch) -> int:
-    monkeypatch.setattr(stored_jobs, "AT_ONCE", 3)
+    monkeypatch.setattr(stored_jobs, "JOBS_PER_TRANSACTION", 3)
     return 3
 
 

@@ -16,7 +16,7 @@ from tests.conformance.owners import hold_of, owner_row, states, still
 
 def one_waiting_each(backend: Backend, monkeypatch: pytest.MonkeyPatch, wait: float = 0.0) -> Queue:
     """A queue in which only one job with the same `d` may wait. `wait`: seconds until a retry is due."""
-    monkeypatch.setattr(settler, "AGAIN", 0.1)
+    monkeypatch.setattr(settler, "REFUSED_RETRY_SECONDS", 0.1)
     queue = backend.queue(retry=Retry(base=wait))
     if backend.has("partial indexes"):
         backend.run("CREATE UNIQUE INDEX one_waiting ON jobs (d) WHERE status = 'unclaimed'")

@@ -46,7 +46,7 @@ def limited(backend: Backend, limits: dict[str, tuple[str, str, float]] = LIMITS
 def test_a_handler_that_takes_longer_than_a_transaction_may_ends_the_run(
     backend: Backend, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(consumer, "FRUITLESS", 2)
+    monkeypatch.setattr(consumer, "VAIN_BATCHES", 2)
     queue = limited(backend)
     queue.enqueue(jobs(1))
     name, _, seconds = LIMITS[backend.family]

@@ -10,7 +10,7 @@ import pytest
 import sqlalchemy as sa
 
 from claimjobs.cli import exits
-from claimjobs.queue.batch_loop import FRUITLESS
+from claimjobs.queue.batch_loop import VAIN_BATCHES
 from claimjobs.workers.process_slot import STRIKES
 from tests.backends import Backend
 from tests.cli.command import claimjobs
@@ -41,7 +41,7 @@ def test_a_drain_that_comes_to_nothing_ends(anywhere: Backend, tmp_path: Path, h
         code, out, err = command.end()
     found = summary(out)
     assert (code, found["left"], found["replaced"]) == (exits.GAVE_UP, 3, 0)
-    assert len(noted(anywhere, "begun")) >= FRUITLESS
+    assert len(noted(anywhere, "begun")) >= VAIN_BATCHES
     for column in ("attempts", "run_at", "suspect", "status"):
         assert f"no column {column!r}, which storing a failure needs: " in found["gave_up"], found["gave_up"]
     assert "ALTER TABLE tasks ADD COLUMN attempts" in found["gave_up"]

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 from prometheus_client.core import Metric
 
-from claimjobs.admin.overview import COUNTED, Backlog
+from claimjobs.admin.overview import COUNTED_STATES, Backlog
 from claimjobs.metrics.backlog_reader import Reading
 from claimjobs.metrics.collectors import OUTCOMES, of_processes, of_reading, of_report
 from claimjobs.report import Report
@@ -37,7 +37,9 @@ OF_PROMETHEUS = {"le", "severity"}
 def exported() -> list[Metric]:
     """Every metric, with a sample for each of its labels."""
     report = Report(transients=Report().transients + Report().transients.__class__(["deadlock"]))
-    backlog = Backlog(10, 1, 1.0, 0, {"awake": 1, "asleep": 0, "dead": 0}, paused=False, **dict.fromkeys(COUNTED, 1))
+    backlog = Backlog(
+        10, 1, 1.0, 0, {"awake": 1, "asleep": 0, "dead": 0}, paused=False, **dict.fromkeys(COUNTED_STATES, 1)
+    )
     return [
         *of_report(report, "jobs"),
         *of_reading(Reading(backlog, None), "jobs"),

@@ -7,7 +7,14 @@ from collections.abc import Callable
 
 import pytest
 
-from claimjobs.queue.batch_loop import LONGEST_REST, LONGEST_WAIT, SHARE, SHORT, SHORTEST_POLL, IdleBackoff
+from claimjobs.queue.batch_loop import (
+    LONGEST_REST,
+    LONGEST_WAIT,
+    REST_FACTOR,
+    SHORT_SLEEP_SECONDS,
+    SHORTEST_POLL,
+    IdleBackoff,
+)
 
 
 class Time:
@@ -67,12 +74,12 @@ def test_it_sleeps_at_once_unless_its_last_sleeps_were_short(time: Time) -> None
     assert idleness.may_sleep
     waits = []
     for _ in range(9):
-        slept(idleness, time, SHORT / 2)
+        slept(idleness, time, SHORT_SLEEP_SECONDS / 2)
         waits.append(awake_before_it_sleeps(idleness, time))
     assert waits == pytest.approx(
         [0.02, 0.04, 0.08, 0.16, 0.32, 0.64, LONGEST_WAIT, LONGEST_WAIT, LONGEST_WAIT], abs=0.01
     )
-    slept(idleness, time, SHORT * 2)
+    slept(idleness, time, SHORT_SLEEP_SECONDS * 2)
     assert idleness.may_sleep
 
 
@@ -82,7 +89,7 @@ def test_a_loop_that_meets_only_locked_jobs_pauses_for_much_longer_than_its_clai
     assert idleness.pause() <= 0.07
     idleness.met_locked_jobs(0.02)
     idleness.met_locked_jobs(0.03)
-    assert idleness.pause() == pytest.approx(SHARE * 0.02)
+    assert idleness.pause() == pytest.approx(REST_FACTOR * 0.02)
     idleness.met_locked_jobs(60.0)
     idleness.met_locked_jobs(60.0)
     assert idleness.pause() == LONGEST_REST

@@ -9,7 +9,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 from rich.console import Console
 
-from claimjobs.admin.overview import COUNTED, Backlog, FailedJob, History, KeyState, Overview
+from claimjobs.admin.overview import COUNTED_STATES, Backlog, FailedJob, History, KeyState, Overview
 from claimjobs.admin.stats import OwnerStats
 from claimjobs.cli.watch import line, screen, sparkline
 
@@ -23,7 +23,7 @@ def owner(number: int, *, dead: bool = False) -> OwnerStats:
 
 
 def overview(unclaimed: int, seconds: int = 0, *, owners: int = 3, dead: int = 2, limit: int = 10_000) -> Overview:
-    counts = {**dict.fromkeys(COUNTED, 0), "unclaimed": unclaimed, "claimed": 300, "dead": dead}
+    counts = {**dict.fromkeys(COUNTED_STATES, 0), "unclaimed": unclaimed, "claimed": 300, "dead": dead}
     backlog = Backlog(limit, unclaimed // 2, 12.0, 0, LIVES, paused=False, **counts)
     jobs = tuple(FailedJob(number, 3, "OSError: mailbox full \x1b[2J") for number in range(dead))
     shown = tuple(owner(number, dead=number == owners - 1) for number in range(owners))
