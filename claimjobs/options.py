@@ -177,7 +177,7 @@ INSTEAD: Final = {
     "--grants": _GRANTS,
     "--column": "write the name of the column into [columns] of a --map file",
     "--partition-by-time": "make the partitions yourself, as docs/operating.md shows under 'Kept jobs'",
-    "--state": "write the value of the state into [states] of a --map file; `purge` has --status",
+    "--state": "write the value of the state into [states] of a --map file",
     "--rejects": "a line that does not fit is told with its number, and all others are enqueued",
     "--chunk": "a file is one transaction; make smaller files, as with `split -l 100000`",
     "--from-line": "give the lines from there on, as with `tail -n +1000 FILE | claimjobs enqueue -`",

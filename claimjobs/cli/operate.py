@@ -132,13 +132,13 @@ def _reclaimed_from(queue: Queue, owner_id: int, *, force: bool) -> int:
 
 @click.command()
 @click.option("--older-than", type=Duration(), required=True, metavar="AGE", help="A number and a unit: s, m, h, d, w.")
-@click.option("--status", type=click.Choice(ENDED), default="done", help="The status of the jobs to delete.")
+@click.option("--state", type=click.Choice(ENDED), default="done", help="The state of the jobs to delete.")
 @click.option("--where", metavar="SQL", help="Only jobs for which this holds; SQL as after WHERE.")
 @click.option("--dry-run", is_flag=True, help="Count them, and delete nothing.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON object.")
 @queue_options
 def purge(
-    target: Target, older_than: timedelta, status: Ended, where: str | None, dry_run: bool, as_json: bool
+    target: Target, older_than: timedelta, state: Ended, where: str | None, dry_run: bool, as_json: bool
 ) -> None:
     """Delete jobs that have been done, or dead, for longer than a given time, and print how many.
 
@@ -152,8 +152,8 @@ def purge(
     Examples:
       claimjobs purge --older-than 7d --dry-run
       claimjobs purge --older-than 12h --where "d like 'test%'"
-      claimjobs purge --older-than 4w --status dead --json
+      claimjobs purge --older-than 4w --state dead --json
     """
     with target.queue() as queue:
-        count = queue.purge(older_than, status=status, where=where, dry_run=dry_run)
+        count = queue.purge(older_than, state=state, where=where, dry_run=dry_run)
     data(json.dumps({"would_purge" if dry_run else "purged": count}) if as_json else count)

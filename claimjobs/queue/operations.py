@@ -152,7 +152,7 @@ class QueueOperations:
         return self.jobs.cancel(keys, reason)
 
     def purge(
-        self, older_than: timedelta | float, *, status: Ended = "done", where: Where = None, dry_run: bool = False
+        self, older_than: timedelta | float, *, state: Ended = "done", where: Where = None, dry_run: bool = False
     ) -> int:
         """Delete jobs that have been done, or dead, for so long by the database's clock; return how many.
 
@@ -168,7 +168,7 @@ class QueueOperations:
                 f"table {self.roles.name!r} is not purged, because without its entry there a row of {source!r} would "
                 f"be a new job: delete the row of {source!r} first, and then its entry in {self.roles.name!r}"
             )
-        return self.jobs.purge(age, status=status, where=where, dry_run=dry_run)
+        return self.jobs.purge(age, state=state, where=where, dry_run=dry_run)
 
     @property
     def done_jobs(self) -> str:

@@ -165,8 +165,8 @@ def _guarded(write: Write, target: SettleGuard) -> Write:
     return dialect.restrict_to_keys(write.where(target.filter), roles.key, roles.key_index)
 
 
-def _disowned(roles: ColumnRoles, status: str, since: sa.ColumnElement[Any] | None = None) -> dict[Any, Any]:
-    values = roles.state.becomes(status) | (clear_run_again(roles) if status == UNCLAIMED else {})
+def _disowned(roles: ColumnRoles, state: str, since: sa.ColumnElement[Any] | None = None) -> dict[Any, Any]:
+    values = roles.state.becomes(state) | (clear_run_again(roles) if state == UNCLAIMED else {})
     if roles.owner_id is not None:
         values[roles.owner_id] = None
     # Without a new time a NOT NULL one keeps that of the last change.

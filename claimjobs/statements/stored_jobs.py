@@ -193,15 +193,15 @@ def delete(roles: ColumnRoles, dialect: Dialect, guard: Predicates) -> sa.Delete
 # --- old jobs ------------------------------------------------------------------------------------------------
 
 
-def old(roles: ColumnRoles, status: str, until: Any) -> Predicates:
-    """The predicates of an old job: it has had this status since the instant `until` or longer."""
-    roles.need_state(status, f"keeping jobs that are {status}")
-    since = roles.need("owner_date", f"telling since when a job is {status}")
-    return (roles.state.is_(status), since <= until)
+def old(roles: ColumnRoles, state: str, until: Any) -> Predicates:
+    """The predicates of an old job: it has had this state since the instant `until` or longer."""
+    roles.need_state(state, f"keeping jobs that are {state}")
+    since = roles.need("owner_date", f"telling since when a job is {state}")
+    return (roles.state.is_(state), since <= until)
 
 
 def purge_order(roles: ColumnRoles) -> tuple[Column, ...]:
-    """The columns to page through: those of the claim index, which holds the jobs of one status side by side.
+    """The columns to page through: those of the claim index, which holds the jobs of one state side by side.
 
     It is the key if one of them may be NULL: no row is after a NULL.
     """

@@ -50,7 +50,7 @@ def test_jobs_that_were_done_long_ago_go(old: Backend) -> None:
 
 
 def test_dead_ones_go_if_they_are_meant(old: Backend) -> None:
-    assert purge(old, "--older-than", "1w", "--status", "dead").out == "1\n"
+    assert purge(old, "--older-than", "1w", "--state", "dead").out == "1\n"
     assert left(old) == ["done 1", "done 3", "done 10", "dead 1", "dead 3", "waits"]
 
 
@@ -77,7 +77,7 @@ def test_it_can_be_narrowed_and_told_as_json(old: Backend) -> None:
         ("--older-than", "-1d"),
         ("--older-than", "1y"),
         ("--older-than", "99999999999d"),
-        ("--older-than", "1d", "--status", "unclaimed"),
+        ("--older-than", "1d", "--state", "unclaimed"),
     ],
 )
 def test_what_makes_no_sense_is_refused(words: tuple[str, ...]) -> None:

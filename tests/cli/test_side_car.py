@@ -40,7 +40,7 @@ def test_a_drop_says_that_the_rows_stay(frozen: Backend) -> None:
 
 
 def test_a_purge_is_refused_with_the_next_step(frozen: Backend) -> None:
-    ended = on(frozen, "purge", "--older-than", "0s", "--status", "dead", *BESIDE)
+    ended = on(frozen, "purge", "--older-than", "0s", "--state", "dead", *BESIDE)
     assert (ended.code, ended.out) == (exits.TABLE, "")
     assert "delete the row of 'frozen' first, and then its entry in 'frozen_claims'" in ended.err
 

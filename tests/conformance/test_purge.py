@@ -85,13 +85,13 @@ def test_only_what_is_older_goes(backend: Backend, clock: Clock) -> None:
     assert queue.purge(0) == 0
 
 
-@pytest.mark.parametrize("status", ["done", "dead"])
-def test_no_other_state_is_touched(backend: Backend, clock: Clock, status: Any) -> None:
+@pytest.mark.parametrize("state", ["done", "dead"])
+def test_no_other_state_is_touched(backend: Backend, clock: Clock, state: Any) -> None:
     queue = backend.queue(JOBS, now=clock.sql)
-    rows = [{"d": state, "e": "", "status": state, "owner_date": clock.now - 9 * DAY} for state in STATES]
-    backend.insert(JOBS, [*rows, {"d": "of unknown age", "e": "", "status": status}])
-    assert queue.purge(DAY, status=status) == 1
-    assert left(backend) == [*(state for state in STATES if state != status), "of unknown age"]
+    rows = [{"d": each, "e": "", "status": each, "owner_date": clock.now - 9 * DAY} for each in STATES]
+    backend.insert(JOBS, [*rows, {"d": "of unknown age", "e": "", "status": state}])
+    assert queue.purge(DAY, state=state) == 1
+    assert left(backend) == [*(each for each in STATES if each != state), "of unknown age"]
 
 
 def test_a_dry_run_counts_and_leaves_everything(backend: Backend, clock: Clock) -> None:
@@ -120,10 +120,10 @@ def test_a_predicate_that_cannot_be_read_is_told_as_such(backend: Backend, clock
     assert len(left(backend)) == 2
 
 
-@pytest.mark.parametrize("status", ["unclaimed", "claimed", "gone"])
-def test_jobs_that_wait_or_are_in_hand_are_never_purged(anywhere: Backend, status: Any) -> None:
+@pytest.mark.parametrize("state", ["unclaimed", "claimed", "gone"])
+def test_jobs_that_wait_or_are_in_hand_are_never_purged(anywhere: Backend, state: Any) -> None:
     with pytest.raises(ValueError, match="give 'done' or 'dead'"):
-        anywhere.queue().purge(0, status=status)
+        anywhere.queue().purge(0, state=state)
 
 
 def test_an_age_below_nothing_is_refused(anywhere: Backend) -> None:
@@ -175,7 +175,7 @@ def test_a_job_that_is_brought_back_at_the_last_moment_stays(backend: Backend, c
             other.jobs.retry([first])
 
     sa.event.listen(backend.engine, "before_cursor_execute", revive)
-    assert queue.purge(0, status="dead") == 3
+    assert queue.purge(0, state="dead") == 3
     sa.event.remove(backend.engine, "before_cursor_execute", revive)
     assert [(row["d"], row["status"]) for row in backend.rows()] == [("0000", "unclaimed")]
 

@@ -381,7 +381,7 @@ def test_old_jobs_are_purged_but_for_the_one_that_is_refused(backend: Backend) -
     backend.run("UPDATE jobs SET owner_date = '2020-01-01 00:00:00'")
     refuse(backend, "DELETE", "0002")
     with pytest.raises(RowsRefused, match=r"1 of 5 rows of table 'jobs'.*protected"):
-        queue.purge(0, status="dead")
+        queue.purge(0, state="dead")
     assert queue.jobs.count(state="dead") == 1
     backend.run("DROP TRIGGER refuse" + (" ON jobs" if backend.has("swallowing triggers") else ""))
 

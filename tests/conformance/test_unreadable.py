@@ -98,7 +98,7 @@ def test_a_dead_job_is_shown_all_the_same_and_can_be_dropped(backend: Backend) -
     assert queue.stats().dead == 4
     assert queue.jobs.retry([2]) == 1
     backend.run("UPDATE jobs SET owner_date = '2020-01-01 00:00:00'")
-    assert queue.purge(0, status="dead") == 3
+    assert queue.purge(0, state="dead") == 3
     backend.run("DELETE FROM jobs")
 
 

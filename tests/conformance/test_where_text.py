@@ -176,7 +176,7 @@ def unchecked(monkeypatch: pytest.MonkeyPatch) -> None:
     [
         (lambda queue: queue.jobs.drop(where=escaping()), "dead"),
         (lambda queue: queue.purge(0, where=escaping()), "done"),
-        (lambda queue: queue.purge(0, status="dead", where=escaping()), "dead"),
+        (lambda queue: queue.purge(0, state="dead", where=escaping()), "dead"),
     ],
 )
 def test_what_deletes_reaches_no_row_in_another_state(

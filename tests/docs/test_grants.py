@@ -140,7 +140,7 @@ def test_a_job_is_worked_through_with_the_rights_of_the_page(backend: Backend, k
         assert given.run("dead", "retry", dead, *map_options) == "1"
         backend.run("UPDATE jobs SET status = 'dead'")
         assert given.run("dead", "drop", dead, "--yes", *map_options) == "1"
-        given.run("purge", "--status", "dead", "--older-than", "1d", *map_options)
+        given.run("purge", "--state", "dead", "--older-than", "1d", *map_options)
         backend.may_leave_owners = True
 
 

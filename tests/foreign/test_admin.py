@@ -41,11 +41,11 @@ def without(word: str) -> list[str | None]:
     return [other for other in WORDS if other != word]
 
 
-@pytest.mark.parametrize("status", ["done", "dead"])
-def test_a_purge_deletes_only_what_has_that_status(database: Backend, orders: Queue, status: Ended) -> None:
-    assert orders.purge(60, status=status, dry_run=True) == 1
-    assert orders.purge(60, status=status) == 1
-    assert left(database) == without(STATES[status])
+@pytest.mark.parametrize("state", ["done", "dead"])
+def test_a_purge_deletes_only_what_has_that_state(database: Backend, orders: Queue, state: Ended) -> None:
+    assert orders.purge(60, state=state, dry_run=True) == 1
+    assert orders.purge(60, state=state) == 1
+    assert left(database) == without(STATES[state])
 
 
 @pytest.mark.parametrize("keys", [None, range(len(WORDS))], ids=["all", "by key"])

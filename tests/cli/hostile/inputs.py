@@ -236,7 +236,7 @@ OPTIONS = [
     case("reclaim --ownerless --owner 7 --force", USAGE, said="leave out --owner"),
     case("reclaim --owner 0", USAGE),
     case("purge", USAGE, said="--older-than"),
-    case("purge --older-than 0s --status claimed", USAGE, said="--status"),
+    case("purge --older-than 0s --state claimed", USAGE, said="--state"),
     case("setup-tables --add nonsense", USAGE, said="cannot be added"),
     case("setup-tables --recreate", USAGE, said="give --yes as well"),
     case("enqueue /nowhere.jsonl", USAGE, said="No such file"),
