@@ -148,10 +148,6 @@ class Settings:
         return self.columns or map_of(self.table)
 
     @property
-    def any_order(self) -> bool:
-        return isinstance(self.order_by, (list, tuple)) and not self.order_by
-
-    @property
     def needed(self) -> Sequence[str]:
         """The roles for which the table must have columns."""
         return NEEDED.get((self.kind, self.map is not None), ())

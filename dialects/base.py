@@ -197,12 +197,10 @@ class Dialect:
         """The keys in a column of such documents: a table with a row for each, and its expressions for `key`."""
         raise NotImplementedError
 
-    def keys_listed(
-        self, rows: sa.Table, document: sa.Column[Any], key: Expressions, predicate: Condition
-    ) -> sa.Select[Any]:
+    def keys_listed(self, document: sa.Column[Any], key: Expressions, predicate: Condition) -> sa.Select[Any]:
         """All keys in the documents of the rows that meet a predicate."""
         listed, values = self.keys_in_json(document, key)
-        return sa.select(*values).select_from(rows.join(listed, sa.true())).where(predicate)
+        return sa.select(*values).select_from(document.table.join(listed, sa.true())).where(predicate)
 
     # --- finding and locking rows ------------------------------------------------------------------------
 

@@ -23,7 +23,7 @@ from claimjobs.statements.find import Selection, find, how_many, keyset_order_of
 from claimjobs.statements.job_rows import JobRows
 from claimjobs.statements.key_rows import KeyStatements
 from claimjobs.table.backend import Backend, KeyRows
-from claimjobs.table.claim_rows import ClaimRows
+from claimjobs.table.claim_rows import ME, ClaimRows
 from claimjobs.table.definitions import (
     DEFAULT_TABLE,
     FIRST_OWNER,
@@ -48,8 +48,6 @@ GIVEN: Final = (
 )
 """Parameters that differ from run to run. All others are constants of the statement."""
 CAST: Final = r"::TIMESTAMP WITH TIME ZONE|::\w+"
-
-ME: Final = sa.bindparam("claimjobs_me", type_=sa.Integer)
 
 
 def statements(family: str) -> dict[str, str]:
@@ -101,13 +99,13 @@ def _per_key(roles: ColumnRoles, dialect: Dialect, selection: Selection) -> dict
     rows = JobRows(_backend(roles, dialect), database_now())
     by: dict[str, Any] = {"selection": selection, "job_rows": rows, "held": None, "weights": {}, "now": statement_now()}
     built = KeyStatements(ours, roles, dialect, **by)
-    call = key_rows.call(ours, database_now())
+    make_next = key_rows.make_next(ours, database_now())
     read = RowReader(roles, dialect, known=list(record_of(_backend(roles, dialect)).values_of(0))).parts
     return {
-        "unknown": built.unknown[False],
-        "unknown after": built.unknown[True],
-        "appear": built.appear[False],
-        "appear after": built.appear[True],
+        "unknown": built.first_page.keys,
+        "unknown after": built.page_after.keys,
+        "appear": built.first_page.insert,
+        "appear after": built.page_after.insert,
         "next": built.next(after=False),
         "next after": built.next(after=True),
         "claimed": built.claimed,
@@ -121,12 +119,12 @@ def _per_key(roles: ColumnRoles, dialect: Dialect, selection: Selection) -> dict
         "end": built.end,
         "left": built.remaining,
         "place": built.next_at_rate,
-        "call": dialect.restrict_to_keys(call, ours.key, None),
-        "call given back": dialect.restrict_to_keys(
-            key_rows.call(ours, database_now(), given_back=True), ours.key, None
+        "make next": dialect.restrict_to_keys(make_next, ours.key, None),
+        "make next given back": dialect.restrict_to_keys(
+            key_rows.make_next(ours, database_now(), given_back=True), ours.key, None
         ),
-        "call all": call,
-        "call again": built.call,
+        "make all next": make_next,
+        "make next again": built.make_next,
     }
 
 

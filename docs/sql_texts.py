@@ -391,7 +391,7 @@ TEXTS: Final[dict[str, tuple[str, str]]] = {
     ),
     "key hold back": (
         "Per key, claim: a limit holds keys back",
-        "For some seconds at most. A settle calls the key before.",
+        "For some seconds at most. A settle ends that sooner.",
     ),
     "key waiting": (
         "Per key, claim: when keys without a due job have the next one",
@@ -413,20 +413,20 @@ TEXTS: Final[dict[str, tuple[str, str]]] = {
         "Per key, with a rate: when a key is next",
         "The instant at which the rate allows another job.",
     ),
-    "key call": (
-        "Per key, after a settle: call its keys",
+    "key make next": (
+        "Per key, after a settle: its keys are next",
         "A key that a limit has held back is next now. It is a transaction of its own, after the commit of the settle.",
     ),
-    "key call given back": (
-        "Per key, after a settle that gave jobs back: call their keys",
+    "key make next given back": (
+        "Per key, after a settle that gave jobs back: their keys are next",
         "The same, also for a key of which no job was due: a retry may be due before its others.",
     ),
-    "key call all": (
-        "Per key, after jobs were reclaimed or released: call all keys",
+    "key make all next": (
+        "Per key, after jobs were reclaimed or released: all keys are next",
         "As above, for any key.",
     ),
-    "key call again": (
-        "Per key, claim: call keys that the last claim has held back",
+    "key make next again": (
+        "Per key, claim: keys that the last claim has held back are next",
         "If another job may be claimed now: a settle between the last count and its commit was not seen.",
     ),
 }

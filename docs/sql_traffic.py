@@ -49,7 +49,7 @@ UNPLANNED: Final = (
     "batch close all",
     "key wait",
     "key place",
-    "key call all",
+    "key make all next",
 )
 """Nothing is to be learned from a plan of these, or there is none."""
 
@@ -216,7 +216,7 @@ def _claim_few(queue: Queue, backend: Backend) -> None:
     with queue.claim(SIZE) as batch:
         assert len(queue.claim(SIZE)) == 0  # noqa: S101 - a limit holds `a` back, and `b` is not due
         batch.done()
-    hold_of(queue)._keys.call_all()
+    hold_of(queue)._keys.make_all_next()
     backend.run("UPDATE jobs SET status = 'claimed' WHERE d = 'a'")
     backend.run("INSERT INTO jobs (d, e) VALUES ('a', 'x')")
     assert len(queue.claim(SIZE)) == 0  # noqa: S101 - a limit holds `a` back

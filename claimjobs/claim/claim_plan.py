@@ -30,7 +30,7 @@ from claimjobs.statements.key_rows import KeyStatements
 from claimjobs.statements.owners import any_due
 from claimjobs.table.backend import Backend
 from claimjobs.table.claim_index import missing_index, sweep_order
-from claimjobs.table.predicates import OrderBy, Predicate, Where, order_of, predicates_of, read_other_rows
+from claimjobs.table.predicates import OrderBy, Predicate, Where, is_any_order, order_of, predicates_of, read_other_rows
 from claimjobs.table.reflection import columns_in_database
 
 KEYED_SLEEP: Final = 60.0
@@ -269,9 +269,8 @@ class ClaimPlans:
                     f"table {source.name!r} has no column {missing[0]!r} any more, which was there when this Queue "
                     "was made: make a new Queue, which reads the table anew (a process that is replaced does that)"
                 ) from bad
-            is_any_order = isinstance(self._order_by, (list, tuple)) and not self._order_by
-            is_asked_for = self._where is not None or where is not None or not (self._order_by is None or is_any_order)
-            if not is_asked_for and bad.__cause__ is not None:
+            has_order = self._order_by is not None and not is_any_order(self._order_by)
+            if self._where is None and where is None and not has_order and bad.__cause__ is not None:
                 raise bad.__cause__ from None
             raise
 
@@ -284,7 +283,7 @@ class ClaimPlans:
     @cached_property
     def _sweep_order(self) -> Sequence[sa.Column[Any]]:
         """The order of sweeps, if any order will do and the table has an index for it."""
-        if not isinstance(self._order_by, (list, tuple)) or self._order_by:
+        if not is_any_order(self._order_by):
             return ()
         with connected(self._engine) as connection:
             return sweep_order(connection, self._backend.source)

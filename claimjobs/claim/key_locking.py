@@ -35,7 +35,7 @@ AS_READ: Final = (sa.Integer, sa.String)
 """Types of keys whose values each driver takes as parameters in the form in which it reads them."""
 HELD_BACK_SECONDS: Final = 2.0
 """Seconds for which a key at its limit is held back at most. A settle ends that sooner, unless its process dies between
-the settle and the call of the key."""
+the settle and that write."""
 MOST_ROWS: Final = 1_000
 """Key rows that one claim reads. If none of them has a job for it, the next claim goes on behind them."""
 JOBS_BEHIND: Final = 1_000
@@ -80,7 +80,8 @@ class KeyRowLocks(JobLocks):
             isinstance(column.type, AS_READ) and not isinstance(column.type, sa.Enum) for column in columns
         )
         wanted = "claimjobs_rows_wanted"
-        self._next = {after: CompiledStatement(statements.next(after=after), wanted) for after in (False, True)}
+        self._next_rows = CompiledStatement(statements.next(after=False), wanted)
+        self._next_rows_after = CompiledStatement(statements.next(after=True), wanted)
         self._count = CompiledStatement(statements.claimed)
         jobs = statements.jobs() if self._lateral else statements.jobs_of_one()
         self._jobs = CompiledStatement(jobs, "claimjobs_each")
@@ -94,7 +95,7 @@ class KeyRowLocks(JobLocks):
         sweep.begin(fair=self._per_key.fair)
         sweep.tried = []
         try:
-            self._call_again(connection)
+            self._make_next_again(connection)
             self._search.beside_claims(connection, self._statements)
             visited, has_searched = self._visit(connection, request.size)
             jobs, suspects = self._lock_jobs(connection, visited, request.size, marked)
@@ -118,14 +119,14 @@ class KeyRowLocks(JobLocks):
         key = key_of([_some_value(column.type) for column in self._statements.key])
         some = {"claimjobs_per_keys": [key]} if self._lateral else parts_of(key)
         return [
-            Phase("key rows", self._next[False].statement, {"claimjobs_rows_wanted": request.size}),
+            Phase("key rows", self._next_rows.statement, {"claimjobs_rows_wanted": request.size}),
             *([Phase("claimed", self._count.statement, {"claimjobs_per_keys": [key]})] if self._per_key.limit else []),
             Phase("find", self._jobs.statement, {"claimjobs_each": request.size, **some}),
             self._lock.phase(request, keys),
         ]
 
-    def _call_again(self, connection: sa.Connection) -> None:
-        """Call the keys that the last claim has held back, and that may have another job by now.
+    def _make_next_again(self, connection: sa.Connection) -> None:
+        """Make the keys next that the last claim has held back, and that are below their limit by now.
 
         A settle that was committed after that claim had counted, and before it was committed, could not see that.
         """
@@ -135,7 +136,7 @@ class KeyRowLocks(JobLocks):
         self._sweep.held_back = []
         claimed = _by_key(self._rows(connection, self._count, {"claimjobs_per_keys": keys}))
         if below := [key for key in keys if claimed.get(key, 0) < limit]:
-            connection.execute(self._statements.call, {"claimjobs_keys": below})
+            connection.execute(self._statements.make_next, {"claimjobs_keys": below})
 
     def _visit(self, connection: sa.Connection, size: int) -> tuple[list[KeyRow], bool]:
         """Lock key rows, one page after the other, until their keys have enough candidates. Also whether keys without a
@@ -148,7 +149,7 @@ class KeyRowLocks(JobLocks):
             if len(visited) >= MOST_ROWS or room <= 0:
                 sweep.is_cut = left == size
                 break
-            locked = self._next_rows(connection, int(min(size, room, math.ceil(SPARE * left / sweep.jobs_a_key))))
+            locked = self._lock_next_rows(connection, int(min(size, room, math.ceil(SPARE * left / sweep.jobs_a_key))))
             key_rows = [row for row in locked if row.key not in seen]
             if key_rows:
                 self._find(connection, key_rows, size)
@@ -170,12 +171,12 @@ class KeyRowLocks(JobLocks):
                 return visited, found is False
         return visited, True
 
-    def _next_rows(self, connection: sa.Connection, count: int) -> list[KeyRow]:
+    def _lock_next_rows(self, connection: sa.Connection, count: int) -> list[KeyRow]:
         after, width = self._sweep.place, len(self._statements.key)
         given: dict[str, Any] = {"claimjobs_rows_wanted": count}
         if after is not None:
             given |= {AT: after.next_at, **parts_of(after.key)}
-        rows = self._rows(connection, self._next[after is not None], given)
+        rows = self._rows(connection, self._next_rows if after is None else self._next_rows_after, given)
         instants, weight = slice(width, width + 3), slice(width + 3, None)
         key_rows = [KeyRow(key_of(row[:width]), *map(_aware, row[instants]), *row[weight]) for row in rows]
         self._sweep.place = key_rows[-1] if key_rows else after

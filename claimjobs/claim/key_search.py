@@ -180,11 +180,12 @@ class KeySearch:
 
     def _page(self, connection: sa.Connection, statements: KeyStatements) -> bool:
         after = self._after
-        place = {"claimjobs_skipped": self._skipped} if after is None else parts_of(after)
-        given, self._skipped = {"claimjobs_rows_wanted": JOBS_PER_PAGE, **place}, 0
-        rows = connection.execute(statements.unknown[after is not None], given).all()
+        begin = {"claimjobs_skipped": self._skipped} if after is None else parts_of(after)
+        given, self._skipped = {"claimjobs_rows_wanted": JOBS_PER_PAGE, **begin}, 0
+        page = statements.first_page if after is None else statements.page_after
+        rows = connection.execute(page.keys, given).all()
         found = any(row[-1] for row in rows)
         if found:
-            connection.execute(statements.appear[after is not None], given)
+            connection.execute(page.insert, given)
         self._after = key_of(rows[-1][:-1]) if rows else None
         return found

@@ -22,7 +22,7 @@ from claimjobs.statements import claim_rows, owners
 from claimjobs.statements.claim import mark
 from claimjobs.statements.settle import Write, and_close
 from claimjobs.table.backend import Backend
-from claimjobs.table.claim_rows import ClaimRows
+from claimjobs.table.claim_rows import ME, ClaimRows
 from claimjobs.table.columns import CLAIMED, UNCLAIMED
 
 NUMBERS: Final = count(1)
@@ -187,7 +187,7 @@ class RecordInClaimRow(ClaimRecord):
         self._claim_rows = rows
         self.guard = backend.roles.state.columns_say(UNCLAIMED)
         self.held = claim_rows.held(rows)  # also of jobs whose row is gone
-        self.used = (sa.exists().where(rows.table.c.owner_id == owners.ME),)
+        self.used = (sa.exists().where(rows.table.c.owner_id == ME),)
         self.largest = (sa.select(sa.func.max(rows.table.c.owner_id)),)
         self._insert = CompiledStatement(claim_rows.record(rows, backend.owners))
         self._open_now = claim_rows.open_now(rows)

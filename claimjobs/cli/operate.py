@@ -137,9 +137,7 @@ def _reclaimed_from(queue: Queue, owner_id: int, *, force: bool) -> int:
 @click.option("--dry-run", is_flag=True, help="Count them, and delete nothing.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON object.")
 @queue_options
-def purge(
-    target: Target, older_than: timedelta, state: Ended, where: str | None, dry_run: bool, as_json: bool
-) -> None:
+def purge(target: Target, older_than: timedelta, state: Ended, where: str | None, dry_run: bool, as_json: bool) -> None:
     """Delete jobs that have been done, or dead, for longer than a given time, and print how many.
 
     Done jobs are in the table only if the queue keeps them (on_done="keep"). The column owner_date says since when a

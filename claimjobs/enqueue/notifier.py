@@ -38,7 +38,8 @@ class Notifier:
         self._engine = engine
         self._dialect = backend.dialect
         jobs = table_name(engine, backend.source.table)
-        self._choose = {True: wake(backend.owners, backend.dialect, jobs), False: wake(backend.owners, backend.dialect)}
+        self._wake = wake(backend.owners, backend.dialect)
+        self._wake_unless_trigger = wake(backend.owners, backend.dialect, jobs)
         self._claims = backend.roles.recorded_as
         can = session_locks or not backend.dialect.interrupts
         self._may: bool | None = None if can and backend.refusal is None else False
@@ -77,7 +78,7 @@ class Notifier:
     def _chosen(self, connection: sa.Connection, rows: int, *, inserted: bool) -> list[int]:
         """The sessions to interrupt. Where the dialect does not `interrupt`, the statement itself wakes the owners."""
         given = {"claimjobs_claims": self._claims, "claimjobs_number": -(-rows // ROWS_PER_OWNER) + SPARE_OWNERS}
-        chosen = connection.scalars(self._choose[inserted], given).all()
+        chosen = connection.scalars(self._wake_unless_trigger if inserted else self._wake, given).all()
         return [session for session in chosen if session is not None] if self._dialect.interrupts else []
 
     # --- for rows that a caller commits ----------------------------------------------------------------

@@ -191,7 +191,7 @@ class LeaseHold(Hold):
         else:
             self._report.released += released
             if unbatched:
-                self._keys.call_all()
+                self._keys.make_all_next()
             self._may_hold_unbatched = released < len(unbatched)
             if self._unconfirmed_since is not None and now - self._unconfirmed_since > self._lease:
                 self._unconfirmed_since = None
@@ -331,7 +331,7 @@ class LeaseHold(Hold):
         others = len(outcomes) - len(lost)
         self.held.remove(claimed)
         # Also after a dead job the later ones of its key may be claimed.
-        self._keys.call(claimed.jobs, given_back=len(outcomes.done) < len(outcomes))
+        self._keys.make_next(claimed.jobs, given_back=len(outcomes.done) < len(outcomes))
         if lost:
             outcomes.become(outcomes.only(set(outcomes.keys()) - lost))
         outcomes.count(self._report)

@@ -97,7 +97,7 @@ class Owner:
 
     def close(self) -> None:
         """The owner does not register on a new connection."""
-        self.row.has_left = True
+        self.row.is_closed = True
         self.connector.close()
 
     # --- in the thread ---------------------------------------------------------------------------------

@@ -72,7 +72,7 @@ class OwnerRow:
         """Whether the owner has its session lock."""
         self._sessions: set[int] = set()
         """The sessions in which it tried to take its lock."""
-        self.has_left = False
+        self.is_closed = False
         """Whether the owner does not register on a new connection any more."""
         self._try_to_lead = sa.select(self._dialect.sessions.try_leader_lock(table, backend.roles.table))
         self._leads_through = -1
@@ -136,7 +136,7 @@ class OwnerRow:
         Raises ServerUnfit if claims of this owner are not safe on the server of the connection.
         """
         self._record.check_primaries(connection)
-        if self.has_left:
+        if self.is_closed:
             return
         if not self.id or not self._is_alive(connection):
             self._insert(connection)
@@ -168,7 +168,7 @@ class OwnerRow:
         # own.
         here = str(connection.engine.url), self._table.fullname, new
         other = _IDS_HERE.get(here)
-        is_here = other is not None and not other.has_left
+        is_here = other is not None and not other.is_closed
         if new < FIRST_OWNER or is_here or connection.scalar(self._is_used, {"claimjobs_me": new}):
             connection.execute(owners.leave(self._table), {"claimjobs_me": new})
             return False

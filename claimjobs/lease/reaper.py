@@ -40,7 +40,7 @@ from claimjobs.settle.refusals import REFUSALS, SWALLOWED, WriteInHalves, is_of_
 from claimjobs.settle.settler import Settler
 from claimjobs.statements import owners
 from claimjobs.statements.find import columns_of
-from claimjobs.statements.key_rows import call
+from claimjobs.statements.key_rows import make_next
 from claimjobs.statements.settle import Failure, SettleGuard, release
 from claimjobs.table.backend import Backend
 from claimjobs.table.record_description import RecordDescription
@@ -48,7 +48,7 @@ from claimjobs.table.record_description import RecordDescription
 JOBS_PER_TRANSACTION: Final = 1_000
 """Jobs without an owner that one transaction releases."""
 KEY_RETRY_SECONDS: Final = 1.0
-"""Seconds for which a call of keys is tried again after a conflict with a claim of the same keys."""
+"""Seconds for which keys are made next again after a conflict with a claim of the same keys."""
 
 log = logging.getLogger("claimjobs.reaper")
 
@@ -64,7 +64,7 @@ class Reaper:
         self._retry, self._failures = retry, failures
         self.unreported: deque[Outcomes] = deque()
         """The next `report` logs the failures of these."""
-        self.keys = KeyCalls(connector, backend)
+        self.keys = NextKeys(connector, backend)
         self._name = backend.source.name
         self._record, table = settler.record, settler.table
         self._to_reclaim, self._held = table.to_reclaim, table.held
@@ -230,7 +230,7 @@ class Reaper:
         if failed is not None:
             self.unreported.append(failed)
         if jobs:
-            self.keys.call_all()
+            self.keys.make_all_next()
         if jobs or removed:
             fields = {"event": OWNER_DEAD, "queue": self._name, "owner": owner, "jobs": jobs}
             log.warning("owner %d is dead: %d %s reclaimed", owner, jobs, "job" if jobs == 1 else "jobs", extra=fields)
@@ -363,7 +363,7 @@ class Reaper:
         return Job(key, {}, entry)
 
 
-class KeyCalls:
+class NextKeys:
     """After jobs were settled or given back, a key that a limit has held back is next at once; after an error it waits
     for some seconds. Does nothing for a queue without `per_key`.
     """
@@ -371,12 +371,12 @@ class KeyCalls:
     def __init__(self, connector: Connector, backend: Backend) -> None:
         self._connector, self._key_rows = connector, backend.key_rows
         if (rows := backend.key_rows) is not None:
-            self._most = most_keys(rows.key, backend.dialect)
-            calls = {which: call(rows, database_now(), given_back=which) for which in (False, True)}
-            self._call_all = calls[False]
-            self._calls = {which: backend.dialect.restrict_to_keys(one, rows.key, None) for which, one in calls.items()}
+            self._most, restrict = most_keys(rows.key, backend.dialect), backend.dialect.restrict_to_keys
+            self._all = make_next(rows, database_now())
+            self._after_settle = restrict(self._all, rows.key, None)
+            self._after_release = restrict(make_next(rows, database_now(), given_back=True), rows.key, None)
 
-    def call(self, jobs: Sequence[Job], *, given_back: bool) -> None:
+    def make_next(self, jobs: Sequence[Job], *, given_back: bool) -> None:
         """Jobs were settled, and their claims are committed as such: after a claim that has counted them. `given_back`:
         some are unclaimed again.
         """
@@ -386,12 +386,12 @@ class KeyCalls:
         names = [column.name for column in rows.of_jobs]
         keys = dict.fromkeys(key_of([job[name] for name in names]) for job in jobs)
         for some in cut(keys, self._most):
-            self._send(self._calls[given_back], {"claimjobs_keys": some})
+            self._send(self._after_release if given_back else self._after_settle, {"claimjobs_keys": some})
 
-    def call_all(self) -> None:
+    def make_all_next(self) -> None:
         """Jobs of any keys were given back."""
         if self._key_rows is not None and self._key_rows.limits:
-            self._send(self._call_all, {})
+            self._send(self._all, {})
 
     def _send(self, statement: Any, given: dict[str, Any]) -> None:
         with contextlib.suppress(sa.exc.SQLAlchemyError, ClaimjobsError):

@@ -178,7 +178,7 @@ def _run_of(connection: sa.Connection, backend: Backend) -> ServerRun:
 def read_owners(connection: sa.Connection, backend: Backend) -> list[OwnerState]:
     """All owners of a queue's table."""
     select = everyone(backend.owners, backend.dialect)
-    rows = connection.execute(select, {"claims": backend.roles.recorded_as}).mappings()
+    rows = connection.execute(select, {"claimjobs_claims": backend.roles.recorded_as}).mappings()
     return [OwnerState(**{field.name: row[field.name] for field in fields(OwnerState)}) for row in rows]
 
 

@@ -57,7 +57,8 @@ class Access:
                 self._backend = self.settings.inspect(self.engine)
             return self._backend
 
-    def must_claim(self) -> Backend:
+    @property
+    def backend_for_claims(self) -> Backend:
         """The server and the tables, for claims. Raises AccessDenied if this user may not read the owners."""
         backend = self.backend
         if backend.refusal is not None:
@@ -110,7 +111,7 @@ class Access:
     @contextmanager
     def reaper(self) -> Iterator[Reaper]:
         """Reclaims jobs, through a connection of its own."""
-        backend, retry = self.must_claim(), self.settings.retry
+        backend, retry = self.backend_for_claims, self.settings.retry
         with self.connector() as connector:
             connector.transaction(lambda connection: check_claims(connection, backend), patience=1)
             settler = Settler(outcome_table(backend, record_of(backend, self.settings.now)), None)

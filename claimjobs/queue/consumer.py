@@ -58,7 +58,7 @@ class Consumer:
     """Claims batches for a Queue, and none while the queue is paused. Its parts are made when they are needed first."""
 
     def __init__(self, access: Access) -> None:
-        self.access, self.control, self._settings = access, access.control, access.settings
+        self.access, self.control, self.settings = access, access.control, access.settings
         self.made_hold: AnyHold | None = None
         """`hold`, if it was made."""
         self._plans: ClaimPlans | None = None
@@ -78,26 +78,27 @@ class Consumer:
     @property
     def hold(self) -> AnyHold:
         """Holds claims. A lease hold registers as an owner."""
-        backend = self.access.must_claim()  # each time: it raises CrossedFork in a forked process
-        with self.access.preparing:
+        access, settings = self.access, self.settings
+        backend = access.backend_for_claims  # each time: it raises CrossedFork in a forked process
+        with access.preparing:
             if self.made_hold is None:
-                self.access.check_connections()
-                access, chosen, settler = self.access, self._settings, self.settler()
+                access.check_connections()
+                settler, report, failures = self.settler(), access.report, access.failures
                 context = HoldContext(
-                    access.engine, backend, chosen.liveness, chosen.retry, access.report, self.control, access.failures
+                    access.engine, backend, settings.liveness, settings.retry, report, self.control, failures
                 )
-                self.made_hold = HOLDING[chosen.hold](context, settler)
+                self.made_hold = HOLDING[settings.hold](context, settler)
                 self._finalizers.append(weakref.finalize(self, self.made_hold.close))
-                if chosen.locking is not None:
-                    self._finalizers.append(weakref.finalize(self, chosen.locking.close))
+                if settings.locking is not None:
+                    self._finalizers.append(weakref.finalize(self, settings.locking.close))
                 self.made_hold.read_pause()
             return self.made_hold
 
     def settler(self) -> Settler:
         """Writes outcomes. Raises UnfitTable if the table cannot store done jobs that are kept."""
-        backend, chosen, on_done = self.access.backend, self._settings, self.access.on_done
+        backend, settings, on_done = self.access.backend, self.settings, self.access.on_done
         return Settler(
-            outcome_table(backend, self._record, chosen.also_writes),
+            outcome_table(backend, self._record, settings.also_writes),
             on_done,
             otherwise=self.access.default_finish if callable(on_done) else None,
             still_due=self._still_due,
@@ -106,41 +107,41 @@ class Consumer:
 
     @cached_property
     def _record(self) -> ClaimRecord:
-        return record_of(self.access.backend, self._settings.now, locks_only=not self._settings.by_lease)
+        return record_of(self.access.backend, self.settings.now, locks_only=not self.settings.by_lease)
 
     @cached_property
     def _still_due(self) -> StillDueRows | None:
         """With `on_done="leave"`: the rows that are not claimed again. All threads have the same."""
         backend = self.access.backend
-        leaves = self._settings.on_done == LEAVE
+        leaves = self.settings.on_done == LEAVE
         return StillDueRows(backend.roles, backend.dialect, self.access.report) if leaves else None
 
     @property
     def plans(self) -> ClaimPlans:
         """How jobs are claimed. All threads have the same."""
-        backend, chosen = self.access.backend, self._settings
+        backend, settings = self.access.backend, self.settings
         with self.access.preparing:
             if self._plans is None:
                 self._plans = ClaimPlans(
                     self.access.engine,
                     backend,
-                    chosen.now,
-                    where=chosen.where,
-                    order_by=chosen.order_by,
+                    settings.now,
+                    where=settings.where,
+                    order_by=settings.order_by,
                     record=self._record,
-                    locking=chosen.locking,
-                    per_key=chosen.per_key,
+                    locking=settings.locking,
+                    per_key=settings.per_key,
                     claimable=sa.true() if self._still_due is None else self._still_due.claimable,
                 )
             return self._plans
 
-    def explained(self) -> Subject:
+    def subject(self) -> Subject:
         """What `explain` is about, after the database has read the predicate and the order. Raises AccessDenied or
         BadPredicate; and as `settler`.
         """
         from claimjobs.explain.plans import Subject  # noqa: PLC0415 - a claim needs none of it
 
-        backend, plans = self.access.must_claim(), self.plans
+        backend, plans = self.access.backend_for_claims, self.plans
         try:
             with plans.understood(None):
                 plans.trial(None, ordered=True)
@@ -149,7 +150,7 @@ class Consumer:
                 raise
             name = backend.source.name
             raise not_consumer(name, reason(error), f"SELECT, UPDATE and perhaps DELETE on {name}") from error
-        return Subject(backend, self.plans.plan(None), self.settler(), self._settings.liveness)
+        return Subject(backend, self.plans.plan(None), self.settler(), self.settings.liveness)
 
     # --- claiming ----------------------------------------------------------------------------------------
 
@@ -192,14 +193,14 @@ class Consumer:
         hold: AnyHold | None = None,
     ) -> Batch:
         """The Batch of a claim. `since`: as in Batch. `hold`: that has made the claim; None: the present one."""
-        chosen, hold = self._settings, hold or self.hold
+        settings, hold = self.settings, hold or self.hold
         batch = Batch(
             claimed,
             hold,
             self.access.backend.roles,
-            chosen.retry,
+            settings.retry,
             next_claim=next_claim,
-            entity=chosen.entity,
+            entity=settings.entity,
             failures=self.access.failures,
             timer=self.timer,
             since=since,
@@ -221,7 +222,7 @@ class Consumer:
 
     def retries(self, where: Where) -> Retries:
         """The matching jobs that wait for their next attempt. Raises BadPredicate."""
-        backend, now, plans = self.access.backend, self._settings.now, self.plans
+        backend, now, plans = self.access.backend, self.settings.now, self.plans
         with plans.understood(where), self.access.connected_in_utc() as connection:
             mine = job_rows(backend, now).meeting(plans.predicates(where))
             return read_retries(connection, backend.roles, now, mine)
@@ -249,7 +250,7 @@ class Consumer:
         if not readable or self._empty not in {1, *PROBES}:
             return
         unreadable = sa.not_(sa.and_(*readable))
-        rows = sa.select(sa.func.count()).select_from(source.table).where(source.due(self._settings.now), unreadable)
+        rows = sa.select(sa.func.count()).select_from(source.table).where(source.due(self.settings.now), unreadable)
         with self.access.connected_in_utc() as connection:
             count, predicate = connection.scalar(rows), unreadable.compile(connection)
         if count:

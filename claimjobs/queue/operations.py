@@ -41,7 +41,7 @@ class QueueOperations:
     report: Report
     _access: Access
     _consumer: Consumer
-    _chosen: Settings
+    settings: Settings
 
     # --- pausing ---------------------------------------------------------------------------------------
 
@@ -73,7 +73,7 @@ class QueueOperations:
         """
         source = self._access.backend.source
         if self._consumer.timer is None:
-            self._consumer.timer = BatchTimer(self.report, source, DatabaseClock(self.engine, self._chosen.now))
+            self._consumer.timer = BatchTimer(self.report, source, DatabaseClock(self.engine, self.settings.now))
 
     @property
     def table(self) -> sa.Table:
@@ -93,7 +93,7 @@ class QueueOperations:
         """
         with self._reading() as connection:
             of_queue = self._consumer.plans.lasting
-            return read_stats(connection, self._access.backend, of_queue, self._chosen.now)
+            return read_stats(connection, self._access.backend, of_queue, self.settings.now)
 
     def backlog(self, limit: int = LIMIT) -> Backlog:
         """How much work waits, and how many owners there are, without a scan of the table: jobs are counted up to
@@ -113,7 +113,7 @@ class QueueOperations:
         return reader.with_failed_jobs(seen, self.jobs)
 
     def _overview_reader(self, limit: int) -> OverviewReader:
-        return OverviewReader(self._access.backend, self._consumer.plans, self._chosen.now, limit)
+        return OverviewReader(self._access.backend, self._consumer.plans, self.settings.now, limit)
 
     def retries(self, where: Where = None) -> Retries:
         """How many failed jobs wait for their next attempt, and when the first of them is due. Raises BadPredicate.
@@ -133,13 +133,13 @@ class QueueOperations:
     def now(self) -> datetime:
         """The time of the database, in UTC: `run_at` is compared with it."""
         with self._access.connector() as connector:
-            moment: datetime = connector.scalar(sa.select(self._chosen.now))
+            moment: datetime = connector.scalar(sa.select(self.settings.now))
             return moment
 
     @property
     def jobs(self) -> StoredJobs:
         """The jobs of the table in any state: list, show and count them; retry or drop dead ones."""
-        return StoredJobs(self._access.backend, self._chosen.now, self._access.connector)
+        return StoredJobs(self._access.backend, self.settings.now, self._access.connector)
 
     def cancel(self, keys: Iterable[Key], reason: str | None = None) -> Sequence[Key]:
         """Make these jobs dead, if they wait or are claimed; return the keys of those.
@@ -162,7 +162,7 @@ class QueueOperations:
         UnfitTable with a side-car: a row without its entry there would be a new job.
         """
         age = age_of(older_than)
-        if self._chosen.side_car:
+        if self.settings.side_car:
             source = self.table.fullname
             raise UnfitTable(
                 f"table {self.roles.name!r} is not purged, because without its entry there a row of {source!r} would "
@@ -190,7 +190,7 @@ class QueueOperations:
         from claimjobs.explain.server import require_capabilities  # noqa: PLC0415 - a claim needs none of it
 
         self._access.check_connections()
-        subject, backend = self._consumer.explained(), self._access.backend
+        subject, backend = self._consumer.subject(), self._access.backend
         with connected(self.engine) as connection:
             require_writes(connection, backend)
             subject.settler.record.check_primaries(connection)
@@ -210,9 +210,9 @@ class QueueOperations:
         try:
             name = self._access.backend.source.name  # who cannot connect gets an error
         except UnfitTable as error:
-            return explainer.cannot_work(str(getattr(self._chosen.table, "__tablename__", self._chosen.table)), error)
+            return explainer.cannot_work(str(getattr(self.settings.table, "__tablename__", self.settings.table)), error)
         try:
-            subject = self._consumer.explained()
+            subject = self._consumer.subject()
         except tuple(explainer.FATAL) as error:
             return explainer.cannot_work(name, error)
         return explainer.explain(self.engine, subject, analyze=analyze, seconds=seconds)
@@ -245,7 +245,7 @@ class QueueOperations:
 
     def _by_reaper(self, work: Callable[[Reaper], int]) -> int:
         """What this returns, where claims have owners. With `hold="transaction"` there is nothing to do."""
-        if not self._chosen.by_lease:
+        if not self.settings.by_lease:
             return 0
         with self._access.reaper() as reaper:
             return work(reaper)

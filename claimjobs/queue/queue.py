@@ -119,7 +119,7 @@ class Queue(QueueOperations):
         self.engine = engine_of(bind)
         self.report = Report()
         """Counts of what this Queue has done so far."""
-        self._chosen = Settings(
+        self.settings = Settings(
             table=table,
             columns=columns,
             where=where,
@@ -138,7 +138,7 @@ class Queue(QueueOperations):
             hooks=Hooks(on_retry, on_dead),
         )
         self._control = Control(self)
-        self._access = Access(self.engine, self._chosen, self.report, self._control)
+        self._access = Access(self.engine, self.settings, self.report, self._control)
         self._consumer = Consumer(self._access)
         self.on_hang: Callable[[], None] = lambda: None
         """Called in another thread when a batch makes no progress for longer than `liveness.max_batch_time`."""
@@ -179,7 +179,7 @@ class Queue(QueueOperations):
         """
         must_work_when_called(on_bad, "on_bad")
         if on_duplicate != "skip":
-            self._chosen.require("on_duplicate")
+            self.settings.require("on_duplicate")
         backend = self._access.backend
         names = (unique,) if isinstance(unique, str) and unique else tuple(unique)
         with backend.tables_in_use.naming_what_is_missing(), tracing.span("enqueue", backend.source.name):
@@ -292,7 +292,7 @@ class Queue(QueueOperations):
         All that is sent to the database is sent in a thread. In the block it is as in `with batch`: a job is done when
         `for job in batch` asks for the next one. Raises BadArgument with `hold="transaction"`, whose connection blocks.
         """
-        self._chosen.require("abatches")
+        self.settings.require("abatches")
         loop = BatchLoop(self._consumer, size, where, drain=drain, poll=poll, idle=idle, kept_alive=self)
         batches = iter(loop)
         with ThreadPoolExecutor(1, thread_name_prefix="claimjobs batches") as thread:
@@ -329,7 +329,7 @@ class Queue(QueueOperations):
         """
         if not isinstance(concurrency, int) or isinstance(concurrency, bool) or concurrency < 1:
             raise BadArgument(f"concurrency={concurrency!r}: give a whole number from 1")
-        self._chosen.require("work")
+        self.settings.require("work")
         more: dict[str, Any] = {"drain": drain, "poll": poll, "idle": idle, "observer": observer or PoolObserver()}
         JobPool(self._consumer, handler, size, where, count=concurrency, **more).run()
 
@@ -364,7 +364,7 @@ class Queue(QueueOperations):
 
     def use_hooks(self, hooks: Hooks) -> None:
         """Replace `on_retry` and `on_dead`. Call it before the first claim."""
-        self._chosen.hooks.become(hooks)
+        self.settings.hooks.become(hooks)
 
     def wait(self, seconds: float) -> None:
         """Pause for so many seconds; `stop()` and `drain()` end the pause."""
@@ -377,11 +377,6 @@ class Queue(QueueOperations):
         0 with `hold="transaction"`, which has no owner.
         """
         return self._consumer.hold.owner_id
-
-    @property
-    def settings(self) -> Settings:
-        """The parameters of this Queue, checked."""
-        return self._chosen
 
     def close(self) -> None:
         """Release all held jobs, remove the owner, close the connection. The Queue can be used again."""

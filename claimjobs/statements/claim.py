@@ -13,7 +13,7 @@ from typing import Any, Final, NamedTuple
 import sqlalchemy as sa
 
 from claimjobs.dialects import Dialect
-from claimjobs.statements.claim_rows import record_found
+from claimjobs.statements.claim_rows import MEANT, record_found
 from claimjobs.statements.find import (
     KEY,
     PLACE,
@@ -29,7 +29,7 @@ from claimjobs.statements.find import (
     same_key,
 )
 from claimjobs.statements.owners import alive
-from claimjobs.table.claim_rows import ClaimRows
+from claimjobs.table.claim_rows import ME, ClaimRows
 from claimjobs.table.columns import CLAIMED
 from claimjobs.table.roles import ColumnRoles
 
@@ -143,7 +143,7 @@ def mark(roles: ColumnRoles, dialect: Dialect, now: sa.ColumnElement[Any], owner
 
 def ownership(roles: ColumnRoles, now: sa.ColumnElement[Any]) -> dict[Any, Any]:
     """The values that a claim writes into a job."""
-    values = roles.state.becomes(CLAIMED, sa.bindparam("claimjobs_me", type_=sa.Integer))
+    values = roles.state.becomes(CLAIMED, ME)
     if roles.owner_date is not None:
         values[roles.owner_date] = now
     return values
@@ -222,7 +222,7 @@ def _alive(roles: ColumnRoles, dialect: Dialect, owners: sa.Table, settled: sa.C
     if settled is None:
         return _once(sa.select(sa.case((is_alive, 0), else_=-1).label(SETTLED)), "claimjobs_alive")
     count = sa.select(sa.func.count().label(SETTLED)).select_from(settled).subquery("count").c[SETTLED]
-    is_short = count < sa.bindparam("claimjobs_meant", type_=sa.Integer)
+    is_short = count < MEANT
     keys = [settled.c[column.key] for column in roles.key]
     arrays = [sa.case((is_short, dialect.array(key))).label(SETTLED_KEY.format(i)) for i, key in enumerate(keys)]
     return _once(sa.select(sa.case((is_alive, count), else_=-1 - count).label(SETTLED), *arrays), "claimjobs_alive")

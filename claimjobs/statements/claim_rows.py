@@ -9,14 +9,13 @@ import sqlalchemy as sa
 
 from claimjobs.dialects.types import database_now
 from claimjobs.statements.owners import alive
-from claimjobs.table.claim_rows import ClaimRows
+from claimjobs.table.claim_rows import ME, ClaimRows
 from claimjobs.table.columns import CLAIMED
 
-_ME: Final = sa.bindparam("claimjobs_me", type_=sa.Integer)
 NUMBER: Final = sa.bindparam("claimjobs_number", type_=sa.BigInteger)
 """The number of a claim row among those of its owner."""
-JOBS: Final = sa.bindparam("claimjobs_meant", type_=sa.Integer)
-"""How many jobs a claim row has."""
+MEANT: Final = sa.bindparam("claimjobs_meant", type_=sa.Integer)
+"""How many jobs a claim row has, or a batch to settle."""
 NEW_ME: Final = sa.bindparam("claimjobs_new_me", type_=sa.Integer)
 NEW_NUMBER: Final = sa.bindparam("claimjobs_new_number", type_=sa.BigInteger)
 """The claim row that was recorded by the statement before."""
@@ -39,7 +38,7 @@ def record(claim_rows: ClaimRows, owners: sa.Table) -> sa.Insert:
     now_open = claim_rows.keys(claim_rows.overlap(FIRST, LAST)).subquery("claimjobs_open")
     taken = sa.exists().where(claim_rows.dialect.among_some([*now_open.c], "claimjobs_keys"))
     keys = claim_rows.dialect.json_of_keys(claim_rows.key, "claimjobs_json")
-    row = _row(claim_rows, JOBS, keys, (FIRST, LAST)).where(alive(owners), ~taken)
+    row = _row(claim_rows, MEANT, keys, (FIRST, LAST)).where(alive(owners), ~taken)
     return _inserted(claim_rows, row).execution_options(preserve_rowcount=True)
 
 
@@ -60,7 +59,7 @@ def settle_and_check(settle: sa.Delete | sa.Update, claim_rows: ClaimRows) -> sa
     error, so that the transaction is rolled back.
     """
     settled = settle.cte("claimjobs_settled")
-    checked = sa.case((_count(settled) == JOBS, sa.literal_column("'0'")), else_=NOT_ALL_SETTLED)
+    checked = sa.case((_count(settled) == MEANT, sa.literal_column("'0'")), else_=NOT_ALL_SETTLED)
     table = claim_rows.table
     new = sa.and_(claim_rows.of(NEW_ME), table.c.number == NEW_NUMBER)
     mine = claim_rows.keys(new).cte("claimjobs_new")
@@ -85,7 +84,7 @@ def _row(
     ends: Sequence[sa.ColumnElement[Any]],
 ) -> sa.Select[Any]:
     name, ends = sa.literal(claim_rows.recorded_as, sa.String), ends if claim_rows.have_ranges else ()
-    return sa.select(_ME, NUMBER, name, jobs, keys, *ends, database_now())
+    return sa.select(ME, NUMBER, name, jobs, keys, *ends, database_now())
 
 
 def _inserted(claim_rows: ClaimRows, row: sa.Select[Any]) -> sa.Insert:
@@ -103,22 +102,22 @@ def open_now(claim_rows: ClaimRows) -> sa.Select[Any]:
 def close(claim_rows: ClaimRows) -> sa.Delete:
     """Delete the claim row `number` of `me`, if it has `meant` jobs: it is settled as a whole."""
     table = claim_rows.table
-    return sa.delete(table).where(claim_rows.of(_ME), table.c.number == NUMBER, table.c.jobs == JOBS)
+    return sa.delete(table).where(claim_rows.of(ME), table.c.number == NUMBER, table.c.jobs == MEANT)
 
 
 def locked(claim_rows: ClaimRows, *, skip_locked: bool = False) -> sa.Select[Any]:
     """Lock the claim rows of `me`: their numbers. `skip_locked`: those that no other session has locked."""
-    return sa.select(claim_rows.table.c.number).where(claim_rows.of(_ME)).with_for_update(skip_locked=skip_locked)
+    return sa.select(claim_rows.table.c.number).where(claim_rows.of(ME)).with_for_update(skip_locked=skip_locked)
 
 
 def count(claim_rows: ClaimRows) -> sa.Select[Any]:
     """How many claim rows `me` has."""
-    return sa.select(sa.func.count()).select_from(claim_rows.table).where(claim_rows.of(_ME))
+    return sa.select(sa.func.count()).select_from(claim_rows.table).where(claim_rows.of(ME))
 
 
 def held(claim_rows: ClaimRows) -> sa.Select[Any]:
     """The keys in the claim rows of `me`."""
-    return claim_rows.keys(claim_rows.of(_ME))
+    return claim_rows.keys(claim_rows.of(ME))
 
 
 def unknown(claim_rows: ClaimRows, owners: sa.FromClause) -> sa.Select[Any]:
@@ -129,19 +128,19 @@ def unknown(claim_rows: ClaimRows, owners: sa.FromClause) -> sa.Select[Any]:
 
 def numbered(claim_rows: ClaimRows) -> sa.Select[Any]:
     """The keys in the claim rows of `me`, each after the number of its claim row."""
-    return claim_rows.keys(claim_rows.of(_ME), claim_rows.table.c.number)
+    return claim_rows.keys(claim_rows.of(ME), claim_rows.table.c.number)
 
 
 def shorten(claim_rows: ClaimRows) -> sa.Update:
     """Let the claim row `number` of `me` have only the jobs `keys`."""
     table = claim_rows.table
     keys = claim_rows.dialect.json_of_keys(claim_rows.key, "claimjobs_json")
-    return sa.update(table).where(claim_rows.of(_ME), table.c.number == NUMBER).values(keys=keys, jobs=JOBS)
+    return sa.update(table).where(claim_rows.of(ME), table.c.number == NUMBER).values(keys=keys, jobs=MEANT)
 
 
 def close_all(claim_rows: ClaimRows) -> sa.Delete:
     """Delete all claim rows of `me`."""
-    return sa.delete(claim_rows.table).where(claim_rows.of(_ME))
+    return sa.delete(claim_rows.table).where(claim_rows.of(ME))
 
 
 def by_owner(claim_rows: ClaimRows) -> sa.Select[Any]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass
 from functools import cached_property
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 from uuid import UUID
 
 import sqlalchemy as sa
@@ -38,6 +38,16 @@ SOME: Final = 1_000
 """Jobs among which the check of a sleeping consumer searches for a key without a key row."""
 PART: Final = "claimjobs_part_{}"
 """The parameters for one key."""
+
+
+class KeyPage(NamedTuple):
+    """The statements for a page of keys, in the order of keys."""
+
+    keys: sa.Select[Any]
+    """The keys, each with a 1 if it has no key row, or is said to be next later than one of its jobs."""
+    insert: sa.Executable
+    """Insert a key row for each key that wants one, or say that it is next now. It is one statement, because each key
+    waits for another claim that inserts it, too."""
 
 
 @dataclass(eq=False)
@@ -128,9 +138,9 @@ class KeyStatements:
         return self._these(sa.update(self._table).values(next_at=at, held_back=True))
 
     @cached_property
-    def call(self) -> sa.Update:
+    def make_next(self) -> sa.Update:
         """Make those of the `keys` next now that a limit has held back."""
-        return self._these(call(self.key_rows, self.now))
+        return self._these(make_next(self.key_rows, self.now))
 
     def _these(self, update: sa.Update) -> sa.Update:
         return self.dialect.restrict_to_keys(update, self.key, None)
@@ -214,22 +224,21 @@ class KeyStatements:
     # --- keys without a key row --------------------------------------------------------------------------
 
     @cached_property
-    def unknown(self) -> Mapping[bool, sa.Select[Any]]:
-        """The keys of the next jobs that wait, in the order of keys, each with a 1 if it has no key row, or is said to
-        be next later than one of its jobs. False: behind the first `claimjobs_skipped` jobs. True: after the key of the
-        parameters `claimjobs_part_0` ... So each page passes a key with many jobs.
-        """
+    def first_page(self) -> KeyPage:
+        """The keys of the next jobs that wait, behind the first `claimjobs_skipped` jobs."""
+        return self._page(skipped=sa.bindparam("claimjobs_skipped", type_=sa.Integer))
+
+    @cached_property
+    def page_after(self) -> KeyPage:
+        """The same, after the key of the parameters `claimjobs_part_0` ... So each page passes a key with many jobs."""
+        return self._page(self.dialect.after_values(self.key_rows.of_jobs, self._one()))
+
+    def _page(self, *which: sa.ColumnElement[bool], skipped: sa.ColumnElement[int] | None = None) -> KeyPage:
         jobs = self.key_rows.of_jobs
-        rows = sa.select(*jobs).select_from(self.source.table).where(self.job_rows.unclaimed)
-        pages = {
-            False: rows.offset(sa.bindparam("claimjobs_skipped", type_=sa.Integer)),
-            True: rows.where(self.dialect.after_values(jobs, self._one())),
-        }
-        listed = {which: page.order_by(*jobs).limit(COUNT).subquery("claimjobs_page") for which, page in pages.items()}
-        return {
-            which: self._missing(sa.select(page).distinct().subquery("claimjobs_found"))
-            for which, page in listed.items()
-        }
+        rows = sa.select(*jobs).select_from(self.source.table).where(self.job_rows.unclaimed, *which)
+        page = rows.offset(skipped).order_by(*jobs).limit(COUNT).subquery("claimjobs_page")
+        keys = self._missing(sa.select(page).distinct().subquery("claimjobs_found"))
+        return KeyPage(keys, self._insert(keys))
 
     def _missing(self, keys: sa.FromClause) -> sa.Select[Any]:
         table, names = self._table, [column.name for column in self.key_rows.of_jobs]
@@ -245,19 +254,12 @@ class KeyStatements:
         first = self._first(self._jobs_of(key)).with_only_columns(self._due, maintain_column_froms=True)
         return first.limit(1).correlate(rows).scalar_subquery() == 1
 
-    @cached_property
-    def appear(self) -> Mapping[bool, sa.Executable]:
-        """Insert a key row for each key of such a page that wants one, or say that it is next now. The parameters are
-        those of `unknown`. It is one statement, because each key waits for another claim that inserts it, too.
-        """
-        table, inserts = self._table, dict[bool, sa.Executable]()
+    def _insert(self, found: sa.Select[Any]) -> sa.Executable:
+        table, page = self._table, found.subquery("claimjobs_missing")
         waits = sa.and_(table.c.next_at > self.now, ~table.c.held_back)
-        for which, found in self.unknown.items():
-            page = found.subquery("claimjobs_missing")
-            keys = [page.c[column.name] for column in self.key]
-            rows = sa.select(*keys).where(page.c[WANTED] == 1).order_by(*keys)
-            inserts[which] = self.dialect.upsert(table, self.key, rows, values={table.c.next_at: self.now}, guard=waits)
-        return inserts
+        keys = [page.c[column.name] for column in self.key]
+        rows = sa.select(*keys).where(page.c[WANTED] == 1).order_by(*keys)
+        return self.dialect.upsert(table, self.key, rows, values={table.c.next_at: self.now}, guard=waits)
 
     def _jobs_of(self, key: Sequence[sa.ColumnElement[Any]]) -> sa.ColumnElement[bool]:
         """The predicate of a job of this key, which the index for `per_key` finds."""
@@ -282,7 +284,7 @@ def _written(value: Any, column: sa.Column[Any]) -> Any:
         raise BadArgument(f"per_key weights: {value!r} is no value of column {column.name!r}: correct it") from None
 
 
-def call(key_rows: KeyRows, now: sa.ColumnElement[Any], *, given_back: bool = False) -> sa.Update:
+def make_next(key_rows: KeyRows, now: sa.ColumnElement[Any], *, given_back: bool = False) -> sa.Update:
     """Make the keys next now that were held back, because jobs were settled. A claim may hold them back again.
     `given_back`: also keys of which no job was due before.
     """

@@ -12,9 +12,13 @@ import sqlalchemy as sa
 from claimjobs.dialects import Dialect
 from claimjobs.dialects.types import Instant, database_now
 from claimjobs.statements.find import LIMIT, Selection, counted
+from claimjobs.table.claim_rows import ME
 from claimjobs.table.columns import CLAIMED
 from claimjobs.table.definitions import FIRST_OWNER
 from claimjobs.table.roles import ColumnRoles
+
+RECORDED_AS: Final = sa.bindparam("claimjobs_claims", type_=sa.String)
+"""The name of the table of jobs in the rows of its owners: `ColumnRoles.recorded_as`."""
 
 
 def register(owners: sa.Table) -> sa.Insert:
@@ -78,9 +82,8 @@ def leave(owners: sa.Table) -> sa.Delete:
 def everyone(owners: sa.Table, dialect: Dialect) -> sa.Select[Any]:
     """All owners of the queue `claims`, each with the session that holds its lock, and the database's time."""
     holder = dialect.sessions.lock_holder(owners, owners.c.id).label("holder")
-    recorded_as = sa.bindparam("claims", type_=sa.String)
     columns = (*owners.columns, holder, database_now().label("now"))
-    return sa.select(*columns).where(owners.c.claims == recorded_as).order_by(owners.c.id)
+    return sa.select(*columns).where(owners.c.claims == RECORDED_AS).order_by(owners.c.id)
 
 
 def sessions_of(owners: sa.Table, dialect: Dialect) -> sa.Select[Any]:
@@ -162,9 +165,6 @@ def of_process(owners: sa.Table) -> sa.ColumnElement[bool]:
     return sa.and_(owners.c.host == host, owners.c.pid == pid)
 
 
-ME: Final = sa.bindparam("claimjobs_me", type_=sa.Integer)
-
-
 def me(owners: sa.Table) -> sa.ColumnElement[bool]:
     """The predicate of the row of the owner `me`."""
     return owners.c.id == ME
@@ -233,8 +233,7 @@ def check(
         lock_lost = sa.and_(owners.c.asleep.is_(None), owners.c.server_since.is_not(None), holder.is_(None))
         dead = sa.or_(owners.c.died.is_not(None), silent(owners, dialect, database_now()), lock_lost)
         columns.append((_others(owners, dead) + sa.case((sa.exists(unknown), 1), else_=0)).label("unwell"))
-    recorded_as = sa.bindparam("claimjobs_claims", type_=sa.String)
-    return sa.select(*columns).select_from(owners).where(owners.c.claims == recorded_as)
+    return sa.select(*columns).select_from(owners).where(owners.c.claims == RECORDED_AS)
 
 
 def any_due(source: ColumnRoles, selection: Selection) -> sa.ColumnElement[Any]:
@@ -252,8 +251,7 @@ def wake(owners: sa.Table, dialect: Dialect, inserted: str | None = None) -> sa.
 
     `inserted`: the table into which jobs were inserted; nobody is woken if its trigger does that.
     """
-    recorded_as = sa.bindparam("claimjobs_claims", type_=sa.String)
-    asleep = sa.select(owners.c.id).where(owners.c.claims == recorded_as, owners.c.asleep.is_not(None))
+    asleep = sa.select(owners.c.id).where(owners.c.claims == RECORDED_AS, owners.c.asleep.is_not(None))
     if inserted is not None and dialect.no_wake_trigger is None:
         asleep = asleep.where(sa.not_(dialect.table_rules.has_trigger(inserted)))
     # A subquery of its own: the planner must not call the function for rows that the LIMIT leaves out.
@@ -264,7 +262,7 @@ def wake(owners: sa.Table, dialect: Dialect, inserted: str | None = None) -> sa.
 
 
 def _others(owners: sa.Table, predicate: sa.ColumnElement[bool]) -> sa.ColumnElement[int]:
-    other = owners.c.id != sa.bindparam("claimjobs_me", type_=sa.Integer)
+    other = owners.c.id != ME
     return sa.func.count(sa.case((sa.and_(other, predicate), 1)))
 
 

@@ -12,7 +12,7 @@ from claimjobs.dialects import Dialect, Key
 from claimjobs.statements.find import SUSPECT
 from claimjobs.statements.settle import values_by_key
 from claimjobs.statements.stored_jobs import Predicates, counts
-from claimjobs.table.claim_rows import ClaimRows
+from claimjobs.table.claim_rows import ME, ClaimRows
 from claimjobs.table.columns import DONE, UNCLAIMED
 from claimjobs.table.roles import ColumnRoles
 
@@ -129,7 +129,7 @@ def unclaimed(pair: SideCarJoin) -> sa.ColumnElement[bool]:
 def to_reclaim(pair: SideCarJoin) -> sa.Select[Any]:
     """The rows in claim rows of `me` that are neither done nor dead: their keys, then failed attempts."""
     theirs = cast(ClaimRows, pair.source.claim_rows)  # with a side-car each claim is one
-    mine = theirs.contain(theirs.of(sa.bindparam("claimjobs_me", type_=sa.Integer)))
+    mine = theirs.contain(theirs.of(ME))
     rows = sa.select(*pair.source.key, sa.func.coalesce(pair.in_entry(pair.attempts), 0))
     said = sa.case((pair.side_car.state.columns_say(UNCLAIMED), 1), else_=0)
     return rows.where(mine, sa.func.coalesce(pair.in_entry(said), 1) == 1).order_by(*pair.source.key)

@@ -8,11 +8,14 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import Any, Final
 
 import sqlalchemy as sa
 
 from claimjobs.dialects import Dialect
+
+ME: Final = sa.bindparam("claimjobs_me", type_=sa.Integer)
+"""The id of the owner for whom a statement is sent."""
 
 
 @dataclass(frozen=True)
@@ -45,10 +48,8 @@ class ClaimRows:
     def contain(self, which: sa.ColumnElement[bool] | None = None) -> sa.ColumnElement[bool]:
         """The predicate of a job whose key is in one of these claim rows."""
         key: Any = self.key[0] if len(self.key) == 1 else sa.tuple_(*self.key)
-        listed = self.dialect.keys_listed(
-            self.table, self.table.c["keys"], self.key, self.ours if which is None else which
-        )
-        predicate: sa.ColumnElement[bool] = key.in_(listed)
+        which = self.ours if which is None else which
+        predicate: sa.ColumnElement[bool] = key.in_(self.dialect.keys_listed(self.table.c["keys"], self.key, which))
         return predicate
 
     def without(self, after: Mapping[sa.Column[Any], Any] | None = None) -> sa.ColumnElement[bool]:

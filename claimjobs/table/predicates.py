@@ -96,6 +96,10 @@ def read_other_rows(predicates: Sequence[Predicate], dialect: sa.Dialect, lexis:
     return any(lexis.words(text) & SUBQUERY for text in texts)
 
 
+def is_any_order(order_by: OrderBy) -> bool:
+    return isinstance(order_by, (list, tuple)) and not order_by
+
+
 def order_of(order_by: OrderBy, roles: ColumnRoles, lexis: Lexis) -> Sequence[sa.ColumnElement[Any]]:
     """The user's order, then the key, so that all consumers see the same order; None: the table's own order."""
     if order_by is None:

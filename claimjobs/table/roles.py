@@ -13,7 +13,7 @@ import sqlalchemy as sa
 from claimjobs.database.connect import inspector_of
 from claimjobs.dialects import dialect_of
 from claimjobs.errors import ColumnMissing, ColumnUnfit, KeyUnfit, Quote, StateMissing, UnfitTable, unique_index
-from claimjobs.table.claim_rows import ClaimRows
+from claimjobs.table.claim_rows import ME, ClaimRows
 from claimjobs.table.columns import CLAIMED, DEAD, DONE, ENDED, ROLES, STATES, UNCLAIMED, Columns
 from claimjobs.table.ddl import undoubled
 from claimjobs.table.job_state import Column, State, StateByClaimRows
@@ -106,7 +106,7 @@ class ColumnRoles:
     @cached_property
     def mine(self) -> sa.ColumnElement[bool]:
         """The guard of every settle: the job is still claimed by the owner of the parameter `me`."""
-        return self.state.is_claimed_by(sa.bindparam("claimjobs_me", type_=sa.Integer))
+        return self.state.is_claimed_by(ME)
 
     def value_of(self, role: str, row: Mapping[str, Any], otherwise: Any = None) -> Any:
         """The value of a role in a row; `otherwise` if no column plays it, or it is NULL."""

@@ -49,8 +49,8 @@ from claimjobs.workers.supervisor_pipe import (
     GaveUp,
     LogToSupervisor,
     OpenJobs,
+    ProcessState,
     Reporter,
-    State,
     SupervisorPipe,
 )
 
@@ -167,7 +167,7 @@ def run_consumer(plan: Plan, reports_begin: bool, open_jobs: OpenJobs, pipe: Con
             setup.enter_context(entered(plan.setup))
         if plan.observed:
             queue.measure_batches()
-        supervisor.send(State(Report(), queue.owner_id or None))
+        supervisor.send(ProcessState(Report(), queue.owner_id or None))
         with Reporter(queue, supervisor, open_jobs, soonest=0.0 if reports_begin else SOONEST) as reporter:
             if handler.concurrency is None:
                 consume(queue, handler, size=plan.size, poll=plan.poll, observer=reporter)
@@ -196,7 +196,7 @@ def run_generator(plan: Plan, jobs: int | None, rate: float | None, pipe: Connec
                 due += len(chunk) / rate
             if not queue.stopping:
                 queue.enqueue(chunk)
-                supervisor.send(State(queue.report))
+                supervisor.send(ProcessState(queue.report))
 
 
 @contextmanager
@@ -229,7 +229,7 @@ def _working(plan: Plan, pipe: Connection) -> Iterator[tuple[Queue, SupervisorPi
         refuse_cancel()  # it would interrupt the release of what is held, and the last report
         queue.close()
         queue.engine.dispose()
-        supervisor.send(State(queue.report))
+        supervisor.send(ProcessState(queue.report))
     if supervisor.died:
         code = 1  # if it lives, and only the pipe is broken, it starts another process
     else:

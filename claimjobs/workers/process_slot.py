@@ -19,7 +19,7 @@ from claimjobs.options import Backoff
 from claimjobs.report import Report
 from claimjobs.signals import signals_blocked
 from claimjobs.workers.run import ProcessFigures
-from claimjobs.workers.supervisor_pipe import SPAWN, Command, Ended, GaveUp, Message, OpenJobs, State
+from claimjobs.workers.supervisor_pipe import SPAWN, Command, Ended, GaveUp, Message, OpenJobs, ProcessState
 
 FIRST_WAIT: Final = 0.2
 LONGEST_WAIT: Final = 10.0
@@ -57,7 +57,7 @@ class ProcessSlot:
         """Whether the last process sent `Ended`. A process that a handler ends sends none, whatever its exit code."""
         self.ended_unasked = False
         """Whether it ended because of a signal of its own, before this supervisor told it to stop."""
-        self.state = State(Report())
+        self.state = ProcessState(Report())
         self.active = -math.inf
         """When it last held a batch, by the machine's monotonic clock."""
         self.heard_at: float | None = None
@@ -115,7 +115,7 @@ class ProcessSlot:
             self.pipe.close()
         self.process = self.pipe = None
         self.was_ready, self.heard_at = True, None
-        self._before, self.state = self.report, State(Report())
+        self._before, self.state = self.report, ProcessState(Report())
         return code
 
     def kill(self) -> None:
@@ -142,7 +142,7 @@ class ProcessSlot:
                     break
                 message: Message = self.pipe.recv()
                 self.note(message)
-                has_batch = has_batch or (isinstance(message, State) and message.batch > 0)
+                has_batch = has_batch or (isinstance(message, ProcessState) and message.batch > 0)
         return has_batch
 
     def note(self, message: Message) -> None:
@@ -150,7 +150,7 @@ class ProcessSlot:
         if isinstance(message, dict):
             record = logging.makeLogRecord(message)
             logging.getLogger(record.name).handle(record)
-        elif isinstance(message, State):
+        elif isinstance(message, ProcessState):
             self.state, self.was_ready = message, True
             self.heard_at = self.reported_at = time.monotonic()
             self.owner_id = message.owner_id or self.owner_id

@@ -74,7 +74,7 @@ class OpenJobs:
 
 
 @dataclass(frozen=True)
-class State:
+class ProcessState:
     """What a process does, and what it has done since it started. The first one of a consumer comes before its first
     claim, others after batches and every few seconds, with `--idle` also before each batch.
     """
@@ -109,7 +109,7 @@ class Ended:
     by_signal: bool
 
 
-Message = State | GaveUp | Ended | dict[str, Any]
+Message = ProcessState | GaveUp | Ended | dict[str, Any]
 """A dict is a log record, which the supervisor shows: plain values, see `log_records.sendable`."""
 
 
@@ -269,7 +269,7 @@ class Reporter(BatchObserver):
             if (undecided := len(batch.undecided)) != self._undecided:
                 self._undecided, self._progressed_at = undecided, time.monotonic()
             stalled = time.monotonic() - self._progressed_at
-        state = State(self._queue.report, self._owner_id or None, jobs, bool(self._open_jobs.count), stalled)
+        state = ProcessState(self._queue.report, self._owner_id or None, jobs, bool(self._open_jobs.count), stalled)
         while True:
             with suppress(RuntimeError):  # the counts changed while they were read: again
                 self._supervisor.send(state)

@@ -268,13 +268,11 @@ class Postgres(Dialect):
         listed = elements(document).table_valued("value", name="claimjobs_listed")
         return listed, _values_of(listed.c.value, key)
 
-    def keys_listed(
-        self, rows: sa.Table, document: sa.Column[Any], key: Expressions, predicate: Condition
-    ) -> sa.Select[Any]:
+    def keys_listed(self, document: sa.Column[Any], key: Expressions, predicate: Condition) -> sa.Select[Any]:
         # As an array, of which the planner expects ten values. After an ANALYZE it may expect a million keys in a few
         # dead rows, and then a NOT IN compares each job with all keys, because it expects no hash table to hold them.
         listed, _ = self.keys_in_json(document, key)
-        found = sa.select(listed.c.value).select_from(rows.join(listed, sa.true())).where(predicate)
+        found = sa.select(listed.c.value).select_from(document.table.join(listed, sa.true())).where(predicate)
         array = sa.func.array(found.scalar_subquery(), type_=sa.ARRAY(sa.types.NullType()))
         few = sa.func.unnest(array).table_valued("value").render_derived(name="claimjobs_keys")
         return sa.select(*_values_of(few.c.value, key))

@@ -125,7 +125,7 @@ def test_long_keys_of_per_key_are_sent_in_parts(own: Backend) -> None:
         queue.enqueue({"customer": f"{number} ".ljust(255, "😀")} for _ in range(2) for number in range(1_500))
         batches = [queue.claim(1_500) for _ in range(4)]
         jobs_in_hand = [job for batch in batches for job in batch.jobs]
-        hold_of(queue)._keys.call(jobs_in_hand, given_back=True)
+        hold_of(queue)._keys.make_next(jobs_in_hand, given_back=True)
         for batch in batches:
             batch.release()
             batch.settle()

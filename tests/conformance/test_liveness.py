@@ -231,7 +231,7 @@ def hang(queue: Queue, *batches: Batch) -> None:
     for batch in batches:
         held = hold_of(queue).held.of(batch._claimed)
         assert held is not None
-        held.progressed_at = time.monotonic() - queue._chosen.liveness.max_batch_time - 1
+        held.progressed_at = time.monotonic() - queue.settings.liveness.max_batch_time - 1
 
 
 def test_a_batch_without_progress_is_given_to_others_and_no_other_batch(

@@ -153,7 +153,7 @@ def test_the_question_who_sleeps_waits_for_nobody(backend: Backend) -> None:
 
 def test_a_question_that_fails_after_the_commit_fails_no_enqueue(backend: Backend) -> None:
     producer = backend.queue()
-    producer._access.enqueuer.notifier._choose[True] = sa.select(sa.column("id")).select_from(sa.text("nowhere"))
+    producer._access.enqueuer.notifier._wake_unless_trigger = sa.select(sa.column("id")).select_from(sa.text("nowhere"))
     assert [producer.enqueue(rows) for rows in (jobs(1), jobs(3))] == [1, 3]
     assert len(committed(backend)) == 4
 

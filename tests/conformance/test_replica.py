@@ -82,7 +82,7 @@ def queue_at(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[.
 
 
 def replica_of(queue: Queue) -> Replica:
-    found = queue._chosen.locking
+    found = queue.settings.locking
     assert isinstance(found, Replica)
     return found
 

@@ -56,7 +56,7 @@ def plan_of(backend: Backend, queue: Queue, statement: Any, values: dict[str, An
 
 def pair_of(queue: Queue) -> statements.SideCarJoin:
     backend = queue._access.backend
-    return statements.SideCarJoin(backend.source, backend.roles, backend.dialect, queue._chosen.now)
+    return statements.SideCarJoin(backend.source, backend.roles, backend.dialect, queue.settings.now)
 
 
 def test_candidates_are_read_in_order_and_their_claims_by_key(backend: Backend, busy: Queue) -> None:

@@ -222,7 +222,7 @@ def test_a_call_just_before_it_waits_is_not_lost_for_long(backend: Backend, monk
 def test_a_producer_that_may_not_look_for_sleepers_enqueues_all_the_same(backend: Backend) -> None:
     """Also into a transaction that holds more than that."""
     producer = backend.queue()
-    producer._access.enqueuer.notifier._choose[True] = sa.select(sa.column("id")).select_from(sa.text("nowhere"))
+    producer._access.enqueuer.notifier._wake_unless_trigger = sa.select(sa.column("id")).select_from(sa.text("nowhere"))
     with Consumer(backend, backend.queue(), poll=0.1) as consumer:
         consumer.falls_asleep()
         with backend.engine.begin() as connection:

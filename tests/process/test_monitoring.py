@@ -18,7 +18,7 @@ from claimjobs.workers.endpoints import missing, stuck
 from claimjobs.workers.process_main import Plan
 from claimjobs.workers.run import Run
 from claimjobs.workers.supervisor import Supervisor
-from claimjobs.workers.supervisor_pipe import State
+from claimjobs.workers.supervisor_pipe import ProcessState
 from servers.proxy import Proxy
 from tests.backends import Backend
 from tests.process.command import HANDLERS, Command, noted, rows, started
@@ -146,7 +146,7 @@ def test_a_pause_and_its_end_are_told_with_the_reason(anywhere: Backend, tmp_pat
 def test_it_is_not_ready_while_the_database_is_away(anywhere: Backend) -> None:
     anywhere.make()
     supervisor = Supervisor(Plan(anywhere.url), Run(consumers=1))
-    supervisor.consumers[0].note(State(Report()))
+    supervisor.consumers[0].note(ProcessState(Report()))
     with Proxy(anywhere.url) as proxy:
         reader = BacklogReader(anywhere.bare_queue(bind=anywhere.new_engine_to(proxy.url)), every=0)
         anywhere.wait_for(lambda: not list(missing(supervisor, reader)), "it is ready")

@@ -7,7 +7,7 @@ import pickle
 import pytest
 
 from claimjobs import Queue
-from claimjobs.workers.supervisor_pipe import Message, OpenJobs, Reporter, State, SupervisorPipe
+from claimjobs.workers.supervisor_pipe import Message, OpenJobs, ProcessState, Reporter, SupervisorPipe
 from tests.backends import Backend
 from tests.process.command import rows
 from tests.process.dear import dear
@@ -27,7 +27,7 @@ class Kept(SupervisorPipe):
     @property
     def done(self) -> list[int]:
         """The counts of done jobs that were reported."""
-        return [message.report.done for message in self.messages if isinstance(message, State)]
+        return [message.report.done for message in self.messages if isinstance(message, ProcessState)]
 
 
 def filled(backend: Backend) -> Queue:
@@ -51,7 +51,7 @@ def test_batches_that_follow_fast_are_reported_together_and_nothing_is_left_at_t
         assert pipe.done == [5]
     assert pipe.done == [5, 20]
     last = pipe.messages[-1]
-    assert isinstance(last, State)
+    assert isinstance(last, ProcessState)
     assert (last.batch, last.owner_id) == (5, queue.owner_id)
 
 

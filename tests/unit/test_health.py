@@ -16,7 +16,7 @@ from claimjobs.workers.process_main import Plan
 from claimjobs.workers.process_slot import ProcessSlot
 from claimjobs.workers.run import Run
 from claimjobs.workers.supervisor import Supervisor
-from claimjobs.workers.supervisor_pipe import State
+from claimjobs.workers.supervisor_pipe import ProcessState
 
 LONG = 600.0
 
@@ -28,7 +28,7 @@ def supervisor() -> Supervisor:
     made = Supervisor(Plan("postgresql://nobody@127.0.0.1:1/none"), Run(consumers=2))
     made.ticked_at = time.monotonic()
     for slot in made.consumers:
-        slot.note(State(Report()))
+        slot.note(ProcessState(Report()))
     return made
 
 
@@ -56,7 +56,7 @@ def test_a_consumer_that_is_silent_is_not() -> None:
 
 def test_a_consumer_whose_open_transaction_makes_no_progress_is_not() -> None:
     checked = supervisor()
-    checked.consumers[0].note(State(Report(), stalled=LONG + 1))
+    checked.consumers[0].note(ProcessState(Report(), stalled=LONG + 1))
     assert list(stuck(checked, LONG)) == [f"consumer 1 has made no progress on its batch for {LONG + 1:.0f} s"]
 
 
@@ -72,7 +72,7 @@ def test_where_each_consumer_has_ended_and_none_reports_it_is_not_ready() -> Non
     for slot in checked.consumers:
         slot.reap()
     assert list(missing(checked, READABLE)) == [f"no consumer has reported for {REPORTS_WITHIN:g} s"]
-    checked.consumers[0].note(State(Report()))
+    checked.consumers[0].note(ProcessState(Report()))
     checked.consumers[0].reap()
     assert not list(missing(checked, READABLE))
     checked.consumers[0].reported_at -= REPORTS_WITHIN

@@ -10,7 +10,7 @@ import pytest
 
 from claimjobs.report import Report
 from claimjobs.workers.process_slot import FIRST_WAIT, LONGEST_WAIT, STRIKES, ProcessSlot
-from claimjobs.workers.supervisor_pipe import GaveUp, State
+from claimjobs.workers.supervisor_pipe import GaveUp, ProcessState
 
 LIKE_THIS = GaveUp("constraint", "no such value")
 LIKE_THAT = GaveUp("table", "no such table")
@@ -84,10 +84,10 @@ def test_a_batch_in_between_makes_an_error_the_first_again() -> None:
     for _ in range(STRIKES):
         for _ in range(STRIKES - 1):
             child.note(LIKE_THIS)
-        child.note(State(Report(), batch=1))
+        child.note(ProcessState(Report(), batch=1))
     assert child.gave_up is None
     for _ in range(STRIKES):
-        child.note(State(Report()))  # the last word of each process: it had no batch
+        child.note(ProcessState(Report()))  # the last word of each process: it had no batch
         child.note(LIKE_THIS)
     assert child.gave_up == LIKE_THIS
 
