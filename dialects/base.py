@@ -215,11 +215,10 @@ class Dialect:
         """
         return jobs.where(self.among(key, "claimjobs_candidates")).order_by(*order)
 
-    def lock_in_order(self, wanted: sa.Select[Any], join: sa.Join, limit: Any, index: str | None) -> sa.Select[Any]:
-        """Read the numbered rows on the left of a join in order, find the columns `wanted` of each on the right, and
-        lock the first `limit` rows there that nobody else has locked.
+    def join_in_order(self, wanted: sa.Select[Any], join: sa.Join, index: str | None) -> sa.Select[Any]:
+        """Read the numbered rows on the left of a join in order, and find the columns `wanted` of each on the right.
 
-        `index` as for `restrict_to_keys`. It needs `finds_and_locks_at_once`.
+        `index` as for `restrict_to_keys`. It needs `finds_and_locks_at_once`: a LIMIT around it must limit the locks.
         """
         raise NotImplementedError
 

@@ -106,7 +106,7 @@ def find_and_lock(roles: ColumnRoles, dialect: Dialect, selection: Selection, re
     candidate = sa.select(*keys, found.c[SUSPECT], place).subquery("candidate")
     wanted = sa.select(*encoded(read, dialect, last=candidate.c[PLACE])).where(selection.due)
     joined = candidate.join(roles.table, same_key(roles, candidate))
-    return dialect.lock_in_order(wanted, joined, SIZE, roles.key_index)
+    return skip_locked(dialect.join_in_order(wanted, joined, roles.key_index).limit(SIZE), roles)
 
 
 def lock_first(roles: ColumnRoles, dialect: Dialect, selection: Selection, read: Parts) -> sa.Select[Any]:

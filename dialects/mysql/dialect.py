@@ -186,14 +186,13 @@ class MySQL(Dialect):
         given, matches = self._keys_table(key, "claimjobs_candidates")
         return _straight(jobs, given.join(key[0].table, matches), index)
 
-    def lock_in_order(self, wanted: sa.Select[Any], join: sa.Join, limit: Any, index: str | None) -> sa.Select[Any]:
+    def join_in_order(self, wanted: sa.Select[Any], join: sa.Join, index: str | None) -> sa.Select[Any]:
         """As `only_candidates`, but the candidates do not leave the server.
 
         FOR UPDATE OF locks the table that it names; a subquery is a plain read. Because of its window function the
         subquery is stored, and read in the order in which it was stored.
         """
-        found = _straight(wanted, join, index)
-        return found.limit(limit).with_for_update(skip_locked=True, of=join.right)
+        return _straight(wanted, join, index)
 
     def restrict_to_keys(self, statement: Write, key: Expressions, index: str | None) -> Write:
         """Read the keys as a table, and find each row by the index.
