@@ -45,7 +45,7 @@ KIND_NAMES: Final = frozenset(
         *("per_batch", "in_batches", "claim_rows", "_claim_rows", "records_claims", "names_owner"),
         *("settle_batch", "_settle_batch", "is_per_batch", "_is_per_batch", "are_claims"),
         # the jobs' own table and a side-car
-        *("side_car", "is_side_car", "_has_side_car", "user_table", "pair", "beside", "lock_source"),
+        *("side_car", "is_side_car", "has_side_car", "pair", "beside", "lock_source"),
         *("_note", "_remove", "_still_there", "NOTHING"),
     }
 )

@@ -171,7 +171,7 @@ class ClaimPlans:
             return OneStatement(backend, selection, record, self._now)
         locking = locking or RowLocks()
         locks: JobLocks
-        if backend.user_table is not None:
+        if backend.has_side_car:
             locks = SideCarLocks(backend, selection, self._now, locking)
         else:
             locks = locking.locks(backend, selection, known=list(record.values_of(0)))
@@ -181,7 +181,7 @@ class ClaimPlans:
 
     def _may_be_one(self, selection: Selection) -> bool:
         """Whether one statement may find and lock jobs."""
-        has_own_way = self._locking is not None or self._per_key is not None or self._backend.user_table is not None
+        has_own_way = self._locking is not None or self._per_key is not None or self._backend.has_side_car
         return not (has_own_way or selection.reads_other_rows)
 
     def _batch_claim(self, selection: Selection) -> BatchStatement | None:

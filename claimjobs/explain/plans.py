@@ -130,11 +130,11 @@ def plan_findings(connection: sa.Connection, subject: Subject) -> Iterator[Findi
             if rows or not by_keys:
                 subject.planned.append(Planned(phase.name, sql, plan, by_keys))
     yield from (_plan_finding(found, is_small=rows < SMALL) for found in subject.planned)
-    if backend.user_table is None:
-        yield _index_finding(connection, subject, is_small=rows < SMALL)
-    else:  # it must not be altered; the right to lock its rows is checked when that is done
+    if backend.has_side_car:  # the table must not be altered; the right to lock its rows is checked when that is done
         with _noted(connection, subject, "lock rows", refused):
             connection.execute(stored_jobs.lock_none(backend.source)).close()
+    else:
+        yield _index_finding(connection, subject, is_small=rows < SMALL)
     if refused:
         says = f"this user may not {', '.join(refused)}, as a consumer must"
         step = "explain with a consumer's account, or grant what docs/security.md has for one"

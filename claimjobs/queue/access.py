@@ -135,7 +135,7 @@ class Access:
     def default_finish(self) -> Finish | None:
         """What happens to done jobs without a setting. The database is asked once."""
         backend = self.backend
-        if backend.user_table is not None:
+        if backend.has_side_car:
             return "keep"
         with connected(self.engine) as connection:
             found = default_finish(connection, backend.roles)

@@ -244,9 +244,7 @@ class SideCarTable(OutcomeTable):
 
 def outcome_table(backend: Backend, record: ClaimRecord, also_writes: Sequence[str] = ()) -> OutcomeTable:
     """Where the outcomes of a queue are written. `also_writes`: as `SideCar.also_writes`."""
-    if backend.user_table is None:
-        return JobsTable(backend, record)
-    return SideCarTable(backend, record, also_writes)
+    return SideCarTable(backend, record, also_writes) if backend.has_side_car else JobsTable(backend, record)
 
 
 def _cut_by_size(sizes: Mapping[Key, int]) -> Iterator[list[Key]]:

@@ -199,4 +199,4 @@ class JobRowsBesideSideCar(JobRows):
 
 def job_rows(backend: Backend, now: sa.ColumnElement[Any]) -> JobRows:
     """Where the jobs of this queue are read."""
-    return (JobRows if backend.user_table is None else JobRowsBesideSideCar)(backend, now)
+    return (JobRowsBesideSideCar if backend.has_side_car else JobRows)(backend, now)

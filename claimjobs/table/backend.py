@@ -88,9 +88,9 @@ class Backend:
     """Why this user cannot claim by lease. Jobs can be enqueued nevertheless."""
 
     @property
-    def user_table(self) -> ColumnRoles | None:
-        """The user's table, if `roles` are those of its side-car."""
-        return None if self.source.table is self.roles.table else self.source
+    def has_side_car(self) -> bool:
+        """Whether `roles` are those of a side-car."""
+        return self.source.table is not self.roles.table
 
     @cached_property
     def queues(self) -> sa.Table:

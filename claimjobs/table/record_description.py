@@ -39,7 +39,7 @@ class RecordDescription:
             return cls(NOTHING, (_by_row(seen),))
         if seen.claim_rows is None:
             return cls("rows", (_by_row(seen, **keyed),))
-        beside = {} if backend.user_table is None else {"side_car": seen.table.name}
+        beside = {"side_car": seen.table.name} if backend.has_side_car else {}
         return cls("batches", (json.dumps({"batches": seen.key_names, **beside, **keyed}),))
 
     @classmethod
