@@ -17,7 +17,7 @@ from claimjobs.database.compiled_statement import CompiledStatement, Sent, rows_
 from claimjobs.database.transactions import commits_by_itself
 from claimjobs.dialects import Key
 from claimjobs.errors import key_unequal
-from claimjobs.settle.outcomes import MANY, Outcomes
+from claimjobs.settle.outcomes import Outcomes
 from claimjobs.settle.settler import Settler, SomeLost, batch_parameters
 from claimjobs.statements.claim_rows import settle_and_check
 
@@ -34,19 +34,20 @@ class SettleAndClaim:
     def __init__(self, settler: Settler, plan: ClaimPlan) -> None:
         self.plan, self._settler, self._strategy = plan, settler, plan.strategy
         self._one = self._claim = None
-        if settler.done_batch is not None and isinstance(plan.strategy, OneStatement):
-            self._one = plan.strategy.settling(settler.done_batch.statement)
-        elif settler.done_batch is not None and plan.batch_claim is not None:
+        done, strategy = settler.settle_done, plan.strategy
+        if done is not None and isinstance(strategy, OneStatement) and strategy.needs_no_transaction:
+            self._one = strategy.settling(done.statement)
+        elif done is not None and plan.batch_claim is not None:
             self._claim = plan.batch_claim
-            self._settle = CompiledStatement(settle_and_check(settler.done_batch.statement, self._claim.claim_rows))
+            self._settle = CompiledStatement(settle_and_check(done.statement, self._claim.claim_rows))
         self._were_together = False
         """Whether the last two statements were sent together: SQLAlchemy, which must send some, knows no pipeline."""
 
     def may_autocommit(self, outcomes: Outcomes) -> bool:
         """Whether these outcomes and the claim need no transaction around them."""
         if self._one is not None:
-            return self._one.needs_no_transaction and outcomes.all_done and len(outcomes.done) <= MANY
-        return self._were_together and outcomes.is_done_batch
+            return outcomes.are_done_at_once
+        return self._were_together and outcomes.is_one_claim_row_done
 
     def settle_and_claim(
         self, connection: sa.Connection, me: int, request: ClaimRequest, *, owner: int, outcomes: Outcomes
@@ -56,11 +57,11 @@ class SettleAndClaim:
 
         Raises SomeLost, OwnerDead or KeyUnfit: roll back then, and settle without a claim.
         """
-        if self._one is not None and self.may_autocommit(outcomes):
+        if self._one is not None and outcomes.are_done_at_once:
             if owner != me:  # `owner` was declared dead, so that a settle and a claim are two statements
                 raise SomeLost
             return self._in_one_statement(self._one, connection, me, request, outcomes=outcomes)
-        if self._claim is not None and outcomes.is_done_batch:
+        if self._claim is not None and outcomes.is_one_claim_row_done:
             return set(), self._in_one_round_trip(connection, me, request, owner=owner, outcomes=outcomes)
         unwritten = self._settler.write(connection, owner, outcomes)
         return unwritten, self._strategy.claim(connection, me, request)

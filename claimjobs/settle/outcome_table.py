@@ -66,7 +66,7 @@ class OutcomeTable(ABC):
         self.renew = OutcomeWrite(enqueue.renew(self.roles, self.dialect, now))
         """The statement for jobs that run once more."""
 
-    def done_batch(self, write: OutcomeWrite) -> CompiledStatement | None:
+    def settle_done(self, write: OutcomeWrite) -> CompiledStatement | None:
         """The statement that settles a batch whose jobs are all done, and returns their keys; None where several do
         that.
         """
@@ -208,7 +208,7 @@ class SideCarTable(OutcomeTable):
         self.before_failures = [OutcomeWrite(side_car.note(pair), may_miss=True)]
         self._ended = settle.ended(self._target)
 
-    def done_batch(self, write: OutcomeWrite) -> None:
+    def settle_done(self, write: OutcomeWrite) -> None:
         """None: a statement writes only one of the two tables."""
 
     def keep_statements(self, columns: Mapping[Key, Mapping[str, Any]]) -> Sequence[OutcomeWrite]:

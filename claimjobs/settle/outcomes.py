@@ -77,14 +77,14 @@ class Outcomes:
         return bool(self.released or self.retried or self.suspects)
 
     @property
-    def all_done(self) -> bool:
-        """Whether no job has another outcome than done, and nothing else is to be written for it."""
-        return len(self.done) == len(self) and not self.columns
+    def are_done_at_once(self) -> bool:
+        """Whether all jobs are done, nothing else is to be written for them, and one statement has room for them."""
+        return len(self.done) == len(self) <= MANY and not self.columns
 
     @property
-    def is_done_batch(self) -> bool:
-        """Whether they are those of one batch, whose jobs are all done, and one statement can write them."""
-        return bool(self.claim_row) and self.all_done and len(self.done) <= MANY
+    def is_one_claim_row_done(self) -> bool:
+        """Whether they are those of one claim row, and `are_done_at_once`."""
+        return bool(self.claim_row) and self.are_done_at_once
 
     def count(self, report: Report) -> None:
         """Add them to the report."""

@@ -80,7 +80,7 @@ class Settler:
         be marked to run again, or if the write cannot ask whether the owner holds them.
         """
         plain = self._done[0] if self._done and not self._locks_first else None
-        self.done_batch = None if plain is None else table.done_batch(plain)
+        self.settle_done = None if plain is None else table.settle_done(plain)
         """The statement that settles jobs that are all done: those of one claim row, or with the next claim
         (`SettleAndClaim`). None: several statements do that.
         """
@@ -93,8 +93,8 @@ class Settler:
         """
         if self._locks_first:
             return self.lock_and_write(connection, me, outcomes)
-        if self.done_batch is not None and outcomes.is_done_batch:
-            if self.done_batch.count(connection, batch_parameters(me, outcomes)) != len(outcomes.done):
+        if self.settle_done is not None and outcomes.is_one_claim_row_done:
+            if self.settle_done.count(connection, batch_parameters(me, outcomes)) != len(outcomes.done):
                 raise SomeLost
             return set()
         keys = outcomes.keys()
@@ -193,7 +193,7 @@ class Settler:
 
 
 def batch_parameters(owner: int, outcomes: Outcomes) -> dict[str, Any]:
-    """The parameters of `Settler.done_batch` for the jobs of a claim row."""
+    """The parameters of `Settler.settle_done` for the jobs of a claim row."""
     done = list(outcomes.done)
     meant = {"claimjobs_meant": len(done), "claimjobs_keys": done}
     return {"claimjobs_me": owner, "claimjobs_number": outcomes.claim_row, **meant}

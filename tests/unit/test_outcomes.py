@@ -32,9 +32,9 @@ def test_a_job_counts_whatever_its_outcome_is(kind: str) -> None:
 @pytest.mark.parametrize("kind", OUTCOME_KINDS)
 def test_a_batch_of_one_kind_is_no_batch_of_another(kind: str) -> None:
     outcomes = one(kind)
-    assert (outcomes.all_done, outcomes.only_released) == (kind == "done", kind == "released")
+    assert (outcomes.are_done_at_once, outcomes.only_released) == (kind == "done", kind == "released")
     outcomes.add(Outcomes(done={"other": None}, released={"third": None}))
-    assert not outcomes.all_done
+    assert not outcomes.are_done_at_once
     assert not outcomes.only_released
 
 
@@ -45,7 +45,7 @@ def test_jobs_that_have_not_ended_are_given_back(kind: str) -> None:
 
 def test_values_of_columns_are_more_than_done() -> None:
     outcomes = Outcomes(done={"key": None}, columns={"key": {"result": "sent"}})
-    assert not outcomes.all_done
+    assert not outcomes.are_done_at_once
     assert outcomes.only(["key"]).columns == outcomes.columns
     outcomes.forget("key")
     assert outcomes == Outcomes()
