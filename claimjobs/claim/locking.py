@@ -218,10 +218,7 @@ class RecheckedLocks(JobLocks):
             return locked
         given = {"claimjobs_keys": [job.key for job in locked.jobs]}
         due = set(map(key_of, connection.execute(self._recheck, given)))
-        jobs = [job for job in locked.jobs if job.key in due]
-        # If some are not due any more, others may be: the next claim goes on from the same place.
-        candidates = locked.candidates if len(jobs) == len(locked.jobs) else max(request.limit, locked.candidates)
-        return locked._replace(jobs=jobs, candidates=candidates)
+        return locked.only([job for job in locked.jobs if job.key in due], request)
 
     def phases(self, request: ClaimRequest, keys: list[Key]) -> list[Phase]:
         return [*self._locks.phases(request, keys), Phase("check again", self._recheck, {"claimjobs_keys": keys})]
@@ -248,15 +245,13 @@ class SideCarLocks(JobLocks):
             return locked
         rows = connection.execute(self._recheck, {"claimjobs_keys": [job.key for job in locked.jobs]})
         read = {key_of(key): (attempts, group_size) for *key, attempts, group_size in rows}
-        jobs = [job for job in locked.jobs if job.key in read]
-        # If others have claimed some of them, the next claim goes on after the same place, not from the head.
-        candidates = locked.candidates if len(jobs) == len(locked.jobs) else max(request.limit, locked.candidates)
-        if not jobs:  # the search goes on behind them: before them there may be many done keys
-            return locked._replace(jobs=[], candidates=candidates, end=place_of(self.keyset_order, locked.jobs[-1]))
-        group_size = read[jobs[0].key][1]
-        chosen = [job for job in jobs if read[job.key][1] == group_size][: at_most(request.size, group_size)]
+        left = locked.only([job for job in locked.jobs if job.key in read], request)
+        if not left.jobs:  # the search goes on behind them: before them there may be many done keys
+            return left._replace(end=place_of(self.keyset_order, locked.jobs[-1]))
+        group_size = read[left.jobs[0].key][1]
+        chosen = [job for job in left.jobs if read[job.key][1] == group_size][: at_most(request.size, group_size)]
         claimed = [with_entry(job, {self._attempts: read[job.key][0]}) for job in chosen]
-        return locked._replace(jobs=claimed, candidates=candidates, suspects=bool(group_size))
+        return left._replace(jobs=claimed, suspects=bool(group_size))
 
     def phases(self, request: ClaimRequest, keys: list[Key]) -> list[Phase]:
         return [*self._locks.phases(request, keys), Phase("check again", self._recheck, {"claimjobs_keys": keys})]

@@ -208,9 +208,9 @@ class RecordInClaimRow(ClaimRecord):
             jobs = [job for job in jobs if job.key not in taken]
             if (jobs or not taken) and not self._is_recorded(connection, owner, number, jobs or locked.jobs):
                 raise OwnerDead
-        # If others have claimed some of a full claim, the next one goes on after the same place, not from the head.
-        candidates = request.limit if len(jobs) < len(locked.jobs) == request.size else locked.candidates
-        return locked._replace(jobs=jobs, candidates=candidates, claim_row=number if jobs else 0)
+        # A claim that is not full met all that it could: its count is right.
+        left = locked.only(jobs, request) if len(locked.jobs) == request.size else locked._replace(jobs=jobs)
+        return left._replace(claim_row=number if jobs else 0)
 
     def _is_recorded(self, connection: sa.Connection, owner: int, number: int, jobs: list[Job]) -> bool:
         return self._insert.count(connection, self._parameters(owner, number, [job.key for job in jobs])) == 1

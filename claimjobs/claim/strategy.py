@@ -54,6 +54,13 @@ class ClaimResult(NamedTuple):
         """Candidates that others had locked or claimed before this claim reached them."""
         return self.examined - len(self.jobs)
 
+    def only(self, jobs: list[Job], request: ClaimRequest) -> ClaimResult:
+        """The same with only these of its jobs. If it loses some, because they cannot be claimed any more, there may be
+        others: it counts as one that met all candidates that it may read, so the next claim does not begin at the head.
+        """
+        met = self.candidates if len(jobs) == len(self.jobs) else max(request.limit, self.candidates)
+        return self._replace(jobs=jobs, candidates=met)
+
 
 NOTHING: Final = ClaimResult([], 0, 0)
 LATER: Final = ClaimResult([], 1, 0)
