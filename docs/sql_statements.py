@@ -79,7 +79,7 @@ def built(family: str) -> dict[str, Any]:
         "cancel": stored.cancel(roles, dialect, now, "cancelled"),
         "not cancelled": stored.unfinished(roles, dialect),
         "revive": stored.retry_dead(roles, dialect, now),
-        "drop": stored.delete(roles, dialect, (roles.state.is_("dead"),)),
+        "drop": stored.delete(roles, dialect, (roles.state.job_is("dead"),)),
         **_clean_up(roles, dialect),
         **{f"batch {name}": statement for name, statement in _per_batch(roles, dialect, now).items()},
         **{f"key {name}": statement for name, statement in _per_key(roles, dialect, selection).items()},

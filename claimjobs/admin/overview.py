@@ -154,9 +154,9 @@ class OverviewReader:
         self._upper = {"claimjobs_limit": limit}
         self._rows = rows = job_rows(backend, now)
         of_queue = plans.lasting
-        self._unclaimed = sa.and_(rows.unclaimed, *of_queue)
+        self._unclaimed = rows.in_state(UNCLAIMED, *of_queue)
         self._order = order = plans.selection(None).order
-        self._unclaimed_with_state, self._order_with_state = rows.unclaimed_among(of_queue), rows.order(order)
+        self._unclaimed_with_state, self._order_with_state = rows.unclaimed_with_state(of_queue), rows.order(order)
 
     def backlog(
         self, connection: sa.Connection, owners: Sequence[OwnerStats] | None = None, paused: bool | None = None
@@ -225,7 +225,7 @@ class OverviewReader:
         roles = self._backend.roles
         dead, retrying = [], []
         if seen.backlog.dead:
-            last = stored_jobs.last_keys(roles, roles.state.is_(DEAD), self._order_with_state)
+            last = stored_jobs.last_keys(roles, roles.state.job_is(DEAD), self._order_with_state)
             dead = [_failed_job(stored, roles) for stored in jobs.found_by(last, FAILED_SHOWN)]
         if seen.backlog.retrying:
             worst = jobs.found_by(self._worst_failed(FAILED_SHOWN), self._limit)

@@ -120,7 +120,7 @@ class RecordInRows(ClaimRecord):
         self.guard, self.held = backend.roles.mine, owners.held(backend.roles)
         if (owner := backend.roles.owner_id) is not None:
             self.used = (sa.exists().where(backend.roles.mine),)
-            self.largest = (sa.select(sa.func.max(owner)).where(backend.roles.state.is_(CLAIMED)),)
+            self.largest = (sa.select(sa.func.max(owner)).where(backend.roles.state.job_is(CLAIMED)),)
 
     def values_of(self, owner: int) -> Mapping[str, Any]:
         """The values of state and owner, computed once for an owner. The server sets `owner_date`."""
@@ -185,7 +185,7 @@ class RecordInClaimRow(ClaimRecord):
     def __init__(self, backend: Backend, now: sa.ColumnElement[Any], rows: ClaimRows) -> None:
         super().__init__(backend, now)
         self._claim_rows = rows
-        self.guard = backend.roles.state.columns_say(UNCLAIMED)
+        self.guard = backend.roles.state.row_says(UNCLAIMED)
         self.held = claim_rows.held(rows)  # also of jobs whose row is gone
         self.used = (sa.exists().where(rows.table.c.owner_id == ME),)
         self.largest = (sa.select(sa.func.max(rows.table.c.owner_id)),)

@@ -176,7 +176,7 @@ def ends(roles: ColumnRoles, selection: Selection) -> sa.Select[Any]:
     columns = [column.label(column.name) for column in selection.order]
     falling = [column.desc() for column in selection.order]
     is_due = sa.case((selection.due, 1), else_=0).label(DUE)
-    unclaimed = roles.state.columns_say(UNCLAIMED)
+    unclaimed = roles.state.row_says(UNCLAIMED)
     tail = sa.select(*columns, is_due).where(unclaimed).order_by(*falling).limit(TAIL).subquery("claimjobs_tail")
     first = sa.select(*columns, sa.literal(1).label(DUE)).where(selection.due).order_by(*selection.order).limit(1)
     last = sa.select(tail).order_by(tail.c[DUE].desc(), *(tail.c[column.name].desc() for column in columns)).limit(1)

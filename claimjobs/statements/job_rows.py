@@ -34,11 +34,6 @@ class JobRows:
         """The predicate of a row of the user's table that is `due`, and whose job does not wait by the side-car."""
         return due
 
-    @property
-    def unclaimed(self) -> sa.ColumnElement[bool]:
-        """The predicate of a row of the user's table whose job is unclaimed."""
-        return self._roles.state.is_(UNCLAIMED)
-
     def due_at(self, now: sa.ColumnElement[Any]) -> sa.ColumnElement[Any]:
         """The instant when the unclaimed job of a row of the user's table is due; `now` if nothing says it."""
         run_at = self._roles.run_at
@@ -53,11 +48,11 @@ class JobRows:
     def failed(self) -> sa.ColumnElement[bool]:
         """The predicate of a row of the user's table whose job is unclaimed and has failed before."""
         counts = [column > 0 for column in self._roles.failure_counts]
-        return sa.and_(self.unclaimed, sa.or_(sa.false(), *counts))
+        return self.in_state(UNCLAIMED, sa.or_(sa.false(), *counts))
 
-    def unclaimed_among(self, where: Predicates) -> Predicates:
+    def unclaimed_with_state(self, where: Predicates) -> Predicates:
         """The predicates of a row with a state whose job is unclaimed, and meets all these."""
-        return (self._roles.state.is_(UNCLAIMED), *where)
+        return (self._roles.state.job_is(UNCLAIMED), *where)
 
     def order(self, order: Sequence[sa.ColumnElement[Any]]) -> Sequence[sa.ColumnElement[Any]]:
         """The order in which rows with a state are read, if this one is the queue's."""
@@ -68,8 +63,8 @@ class JobRows:
         if state not in self._roles.state.can:
             return sa.false()
         is_claimed_here = state == CLAIMED and self._claim_rows is not None  # a done job may be in a claim row
-        says = self._roles.state.columns_say(UNCLAIMED) if is_claimed_here else sa.true()
-        return sa.and_(self._roles.state.is_(state), says, *where)
+        says = self._roles.state.row_says(UNCLAIMED) if is_claimed_here else sa.true()
+        return sa.and_(self._roles.state.job_is(state), says, *where)
 
     @property
     def state(self) -> sa.ColumnElement[str | None]:
@@ -115,7 +110,7 @@ class JobRows:
             return by_owner(self._claim_rows)
         owner, jobs = self._roles.need("owner_id", "counting what owners hold"), sa.func.count().label("jobs")
         columns: tuple[Any, ...] = (owner.label("owner_id"), jobs)
-        return sa.select(*columns).where(self._roles.state.is_(CLAIMED)).group_by(owner)
+        return sa.select(*columns).where(self._roles.state.job_is(CLAIMED)).group_by(owner)
 
     def note(self) -> sa.Executable | None:
         """The statement that makes rows for the outcomes of jobs; None: each job has one."""
@@ -123,7 +118,7 @@ class JobRows:
 
     def drop(self) -> sa.Delete | sa.Update:
         """The statement by which dead jobs are dropped."""
-        return stored_jobs.delete(self._roles, self._dialect, (self._roles.state.is_(DEAD),))
+        return stored_jobs.delete(self._roles, self._dialect, (self._roles.state.job_is(DEAD),))
 
 
 class JobRowsBesideSideCar(JobRows):
@@ -141,13 +136,9 @@ class JobRowsBesideSideCar(JobRows):
     def due(self, due: sa.ColumnElement[bool]) -> sa.ColumnElement[bool]:
         return sa.and_(due, self._pair.group_size >= 0)
 
-    @property
-    def unclaimed(self) -> sa.ColumnElement[bool]:
-        return unclaimed(self._pair)
-
     def in_state(self, state: str, *where: sa.ColumnElement[bool]) -> sa.ColumnElement[bool]:
         if state == UNCLAIMED:
-            return sa.and_(self.unclaimed, *where)
+            return sa.and_(unclaimed(self._pair), *where)
         if state == CLAIMED:
             return sa.and_(~self._pair.source.in_no_claim_row, *(~self._says(ended) for ended in ENDED), *where)
         return self._says(state, *where)
@@ -165,16 +156,16 @@ class JobRowsBesideSideCar(JobRows):
     @property
     def failed(self) -> sa.ColumnElement[bool]:
         counts = sa.or_(*(column > 0 for column in self._roles.failure_counts))
-        said = sa.exists().where(self._pair.same_key, self._roles.state.columns_say(UNCLAIMED), counts)
+        said = sa.exists().where(self._pair.same_key, self._roles.state.row_says(UNCLAIMED), counts)
         return sa.and_(said.correlate(self._pair.source.table), self._pair.source.in_no_claim_row)
 
-    def unclaimed_among(self, where: Predicates) -> Predicates:
+    def unclaimed_with_state(self, where: Predicates) -> Predicates:
         """Only jobs that failed, or are suspects, have such a row."""
-        return (self._roles.state.columns_say(UNCLAIMED), *self.meeting((self._pair.source.in_no_claim_row, *where)))
+        return (self._roles.state.row_says(UNCLAIMED), *self.meeting((self._pair.source.in_no_claim_row, *where)))
 
     def _says(self, state: str, *where: sa.ColumnElement[bool]) -> sa.ColumnElement[bool]:
         meeting = self.meeting(where) if where else ()
-        said = sa.exists().where(self._pair.same_key, self._roles.state.columns_say(state), *meeting)
+        said = sa.exists().where(self._pair.same_key, self._roles.state.row_says(state), *meeting)
         return said.correlate(self._pair.source.table)
 
     def order(self, order: Sequence[sa.ColumnElement[Any]]) -> Sequence[sa.ColumnElement[Any]]:
@@ -182,7 +173,7 @@ class JobRowsBesideSideCar(JobRows):
         return self._roles.key
 
     def counts(self, of_queue: Predicates) -> Sequence[sa.Select[Any]]:
-        is_other = ~self._roles.state.columns_say(UNCLAIMED)
+        is_other = ~self._roles.state.row_says(UNCLAIMED)
         others = stored_jobs.by_state(self._roles, self._now, (), is_other, *self.meeting(()))
         return others, waiting(self._pair, of_queue), *map(how_many_jobs, filter(None, (self._claim_rows,)))
 
@@ -193,7 +184,7 @@ class JobRowsBesideSideCar(JobRows):
         """The side-car calls their jobs done: without an entry there a row of the user's table would be a new job."""
         roles = self._roles
         values = {**roles.state.becomes(DONE), roles.need("owner_date", "dropping a dead job"): self._now}
-        update = sa.update(roles.table).values(values).where(roles.state.is_(DEAD))
+        update = sa.update(roles.table).values(values).where(roles.state.job_is(DEAD))
         return self._dialect.restrict_to_keys(update, roles.key, roles.key_index)
 
 

@@ -20,6 +20,7 @@ from claimjobs.job import values_of
 from claimjobs.statements.find import SUSPECT, Selection
 from claimjobs.statements.job_rows import JobRows
 from claimjobs.table.backend import KeyRows
+from claimjobs.table.columns import UNCLAIMED
 from claimjobs.table.roles import ColumnRoles
 
 COUNT: Final = sa.bindparam("claimjobs_rows_wanted", type_=sa.Integer)
@@ -211,8 +212,9 @@ class KeyStatements:
         waits. At the end the time, which is also the instant of a job without one.
         """
         first = sa.select(sa.func.min(self.job_rows.due_at(self.now))).select_from(self.source.table)
-        mine = first.where(self._jobs_of(self.key), self.job_rows.unclaimed).correlate(self._table).scalar_subquery()
-        rows = sa.select(*self.key, sa.type_coerce(mine, Instant), sa.type_coerce(self.now, Instant).label(NOW))
+        waits = first.where(self._jobs_of(self.key), self.job_rows.in_state(UNCLAIMED))
+        mine = sa.type_coerce(waits.correlate(self._table).scalar_subquery(), Instant)
+        rows = sa.select(*self.key, mine, sa.type_coerce(self.now, Instant).label(NOW))
         return rows.where(self.dialect.among_some(self.key, "claimjobs_per_keys"))
 
     @cached_property
@@ -235,7 +237,7 @@ class KeyStatements:
 
     def _page(self, *which: sa.ColumnElement[bool], skipped: sa.ColumnElement[int] | None = None) -> KeyPage:
         jobs = self.key_rows.of_jobs
-        rows = sa.select(*jobs).select_from(self.source.table).where(self.job_rows.unclaimed, *which)
+        rows = sa.select(*jobs).select_from(self.source.table).where(self.job_rows.in_state(UNCLAIMED), *which)
         page = rows.offset(skipped).order_by(*jobs).limit(COUNT).subquery("claimjobs_page")
         keys = self._missing(sa.select(page).distinct().subquery("claimjobs_found"))
         return KeyPage(keys, self._insert(keys))

@@ -132,7 +132,7 @@ def claimed_by_nobody(roles: ColumnRoles) -> sa.ColumnElement[bool]:
     No claim leaves such a row: it was written by hand or by another program. No owner has an id below 1.
     """
     owner = roles.need("owner_id", "looking for owners")
-    return sa.and_(roles.state.columns_say(CLAIMED), sa.or_(owner.is_(None), owner < 1))
+    return sa.and_(roles.state.row_says(CLAIMED), sa.or_(owner.is_(None), owner < 1))
 
 
 def ownerless(roles: ColumnRoles) -> sa.Select[Any]:
@@ -150,7 +150,7 @@ def unknown(roles: ColumnRoles, owners: sa.FromClause) -> sa.Select[Any]:
     if owner is None:  # no owner holds a job
         return sa.select(sa.literal(0)).where(sa.false())
     known = sa.exists().where(owners.c.id == owner)
-    ours = sa.and_(roles.state.is_(CLAIMED), owner >= FIRST_OWNER)
+    ours = sa.and_(roles.state.job_is(CLAIMED), owner >= FIRST_OWNER)
     return sa.select(owner).where(ours, ~known).distinct()
 
 

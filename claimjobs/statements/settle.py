@@ -70,8 +70,8 @@ def keep(
     """
     roles = target.roles
     values = roles.state.becomes(DONE) | ({} if roles.owner_date is None else {roles.owner_date: now})
-    if target.is_lock and (status := roles.state.column) is not None:
-        is_as_claimed = roles.state.is_(UNCLAIMED)
+    if target.is_lock and (status := roles.status) is not None:
+        is_as_claimed = roles.state.job_is(UNCLAIMED)
         values[status] = sa.case((is_as_claimed, sa.literal(values[status], status.type)), else_=status)
     return _guarded(sa.update(roles.table).values(values | values_by_key(roles, columns or {})), target)
 
@@ -146,12 +146,12 @@ def lock_mine(target: SettleGuard) -> sa.Select[Any]:
 
 def ended(target: SettleGuard) -> sa.Select[Any]:
     """Those of the jobs `keys` whose row says that they are done, dead, or claimed by another program."""
-    return _those(target, ~target.roles.state.columns_say(UNCLAIMED))
+    return _those(target, ~target.roles.state.row_says(UNCLAIMED))
 
 
 def done(target: SettleGuard) -> sa.Select[Any]:
     """Those of the jobs `keys` whose row says that they are done."""
-    return _those(target, target.roles.state.columns_say(DONE))
+    return _those(target, target.roles.state.row_says(DONE))
 
 
 def _those(target: SettleGuard, predicate: sa.ColumnElement[bool]) -> sa.Select[Any]:

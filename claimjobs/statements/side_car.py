@@ -83,7 +83,7 @@ def finish(pair: SideCarJoin) -> sa.Executable:
     given = [sa.literal(value, column.type) if isinstance(value, str) else value for column, value in fresh.items()]
     rows = sa.select(*pair.source.key, *given).where(pair.dialect.among(pair.source.key, "claimjobs_keys"))
     columns = [*side_car.key, *fresh]
-    guard = side_car.state.columns_say(UNCLAIMED)
+    guard = side_car.state.row_says(UNCLAIMED)
     upsert = pair.dialect.upsert(side_car.table, columns, rows.order_by(*pair.source.key), values=values, guard=guard)
     return upsert.execution_options(preserve_rowcount=True)
 
@@ -114,7 +114,7 @@ def waiting(pair: SideCarJoin, of_queue: Predicates) -> sa.Select[Any]:
     jobs, mine, due, oldest, now = counts(pair.source, pair.now, of_queue)
     run_at = pair.side_car.need("run_at", "waiting for a retry")
     passed = of_jobs(pair, [pair.source.run_at_passed(pair.now), *of_queue])
-    later = sa.select(sa.func.count()).where(pair.side_car.state.columns_say(UNCLAIMED), run_at > pair.now, passed)
+    later = sa.select(sa.func.count()).where(pair.side_car.state.row_says(UNCLAIMED), run_at > pair.now, passed)
     name = sa.literal(UNCLAIMED).label("claimjobs_state")
     columns = (jobs, mine, (due.element - later.scalar_subquery()).label("due"), oldest, now, name)
     return sa.select(*columns).select_from(pair.source.table).where(unclaimed(pair))
@@ -122,7 +122,7 @@ def waiting(pair: SideCarJoin, of_queue: Predicates) -> sa.Select[Any]:
 
 def unclaimed(pair: SideCarJoin) -> sa.ColumnElement[bool]:
     """The predicate of a row that nobody has claimed and that is neither done nor dead."""
-    said = pair.side_car.state.columns_say(UNCLAIMED)
+    said = pair.side_car.state.row_says(UNCLAIMED)
     return sa.and_(~sa.exists().where(pair.same_key, ~said).correlate(pair.source.table), pair.source.in_no_claim_row)
 
 
@@ -131,5 +131,5 @@ def to_reclaim(pair: SideCarJoin) -> sa.Select[Any]:
     theirs = cast(ClaimRows, pair.source.claim_rows)  # with a side-car each claim is one
     mine = theirs.contain(theirs.of(ME))
     rows = sa.select(*pair.source.key, sa.func.coalesce(pair.in_entry(pair.attempts), 0))
-    said = sa.case((pair.side_car.state.columns_say(UNCLAIMED), 1), else_=0)
+    said = sa.case((pair.side_car.state.row_says(UNCLAIMED), 1), else_=0)
     return rows.where(mine, sa.func.coalesce(pair.in_entry(said), 1) == 1).order_by(*pair.source.key)

@@ -39,7 +39,7 @@ def counts(roles: ColumnRoles, now: sa.ColumnElement[Any], of_queue: Predicates)
     """How many `jobs` there are; how many of these are in the queue (`mine`), because they meet all these predicates;
     how many of those are `due` by their run_at; their first run_at, if any (`oldest`); `now`.
     """
-    is_unclaimed = roles.state.columns_say(UNCLAIMED)
+    is_unclaimed = roles.state.row_says(UNCLAIMED)
 
     def where_mine(value: Any) -> Any:
         # The state first: a predicate may end in an error for rows that no claim reads.
@@ -61,7 +61,7 @@ def retries(roles: ColumnRoles, now: sa.ColumnElement[Any], *where: sa.ColumnEle
     waits = sa.case((run_at > now, run_at))
     due = sa.func.count(sa.case((roles.run_at_passed(now), 1)))
     columns = (sa.func.count(waits).label("jobs"), sa.func.min(waits).label("next"), due.label("due"), now.label("now"))
-    return sa.select(*columns).where(roles.state.is_(UNCLAIMED), sa.or_(sa.false(), *failed), *where)
+    return sa.select(*columns).where(roles.state.job_is(UNCLAIMED), sa.or_(sa.false(), *failed), *where)
 
 
 def first_waiting(
@@ -88,7 +88,7 @@ def up_to(
     roles: ColumnRoles, state: str, order: Sequence[sa.ColumnElement[Any]], *where: sa.ColumnElement[bool]
 ) -> sa.Select[Any]:
     """How many rows are in this state, counted up to `limit`. The order is for the claim index, as above."""
-    rows = sa.select(sa.literal(1).label("one")).select_from(roles.table).where(roles.state.is_(state), *where)
+    rows = sa.select(sa.literal(1).label("one")).select_from(roles.table).where(roles.state.job_is(state), *where)
     return sa.select(sa.func.count()).select_from(rows.order_by(*order).limit(LIMIT).subquery("claimjobs_first"))
 
 
@@ -182,7 +182,7 @@ def retry_dead(roles: ColumnRoles, dialect: Dialect, now: sa.ColumnElement[Any])
     fresh = {date: None, roles.run_at: now, roles.attempts: 0, roles.suspect: 0}
     values = {column: value for column, value in fresh.items() if column is not None}
     update = sa.update(roles.table).values({**roles.state.becomes(UNCLAIMED), **values})
-    return dialect.restrict_to_keys(update.where(roles.state.is_(DEAD)), roles.key, roles.key_index)
+    return dialect.restrict_to_keys(update.where(roles.state.job_is(DEAD)), roles.key, roles.key_index)
 
 
 def delete(roles: ColumnRoles, dialect: Dialect, guard: Predicates) -> sa.Delete:
@@ -197,7 +197,7 @@ def old(roles: ColumnRoles, state: str, until: Any) -> Predicates:
     """The predicates of an old job: it has had this state since the instant `until` or longer."""
     roles.need_state(state, f"keeping jobs that are {state}")
     since = roles.need("owner_date", f"telling since when a job is {state}")
-    return (roles.state.is_(state), since <= until)
+    return (roles.state.job_is(state), since <= until)
 
 
 def purge_order(roles: ColumnRoles) -> tuple[Column, ...]:

@@ -38,11 +38,11 @@ class State:
         others = [self._value(state) for state in known if state != CLAIMED]
         return frozenset(known - {CLAIMED} if self._value(CLAIMED) in others else known)
 
-    def is_(self, state: str) -> sa.ColumnElement[bool]:
+    def job_is(self, state: str) -> sa.ColumnElement[bool]:
         """The predicate of a job in this state."""
-        return self.columns_say(state)
+        return self.row_says(state)
 
-    def columns_say(self, state: str) -> sa.ColumnElement[bool]:
+    def row_says(self, state: str) -> sa.ColumnElement[bool]:
         """The predicate of a row whose columns express this state: of no row, if they cannot."""
         if state not in self.can:
             return sa.false()
@@ -59,7 +59,7 @@ class State:
     @property
     def unfinished(self) -> sa.ColumnElement[bool]:
         """The predicate of a row whose columns express that its job is neither done nor dead."""
-        return sa.or_(self.columns_say(UNCLAIMED), self.columns_say(CLAIMED))
+        return sa.or_(self.row_says(UNCLAIMED), self.row_says(CLAIMED))
 
     def is_claimed_by(self, me: sa.ColumnElement[Any]) -> sa.ColumnElement[bool]:
         """The predicate of a row that this owner holds: no row, if there is no column for owners."""
@@ -90,7 +90,7 @@ class State:
     @cached_property
     def name(self) -> sa.ColumnElement[str | None]:
         """The name of a row's state; NULL: the map names no such state. The database compares, as for a claim."""
-        said = ((self.columns_say(state), sa.literal(state, sa.String)) for state in STATES if state in self.can)
+        said = ((self.row_says(state), sa.literal(state, sa.String)) for state in STATES if state in self.can)
         return sa.case(*said)
 
     def meant_by(self, value: Any) -> str | None:
@@ -120,10 +120,10 @@ class StateByClaimRows(State):
 
     claim_rows: ClaimRows
 
-    def is_(self, state: str) -> sa.ColumnElement[bool]:
+    def job_is(self, state: str) -> sa.ColumnElement[bool]:
         if state == CLAIMED:
             return self.claim_rows.contain()
-        said = self.columns_say(state)
+        said = self.row_says(state)
         return sa.and_(said, self.in_no_claim_row()) if state == UNCLAIMED else said
 
     def in_no_claim_row(self, after: Mapping[Column, Any] | None = None) -> sa.ColumnElement[bool]:
@@ -131,10 +131,10 @@ class StateByClaimRows(State):
 
     @property
     def unfinished(self) -> sa.ColumnElement[bool]:
-        return self.columns_say(UNCLAIMED)
+        return self.row_says(UNCLAIMED)
 
     def is_claimed_by(self, me: sa.ColumnElement[Any]) -> sa.ColumnElement[bool]:
-        return sa.and_(self.columns_say(UNCLAIMED), self.claim_rows.contain(self.claim_rows.of(me)))
+        return sa.and_(self.row_says(UNCLAIMED), self.claim_rows.contain(self.claim_rows.of(me)))
 
 
 def plain(value: Any) -> str | None:

@@ -86,8 +86,6 @@ class RecordDescription:
 
 
 def _by_row(roles: ColumnRoles, **more: Any) -> str:
-    state = roles.state
-    column = None if state.column is None else state.column.name
-    owner = None if state.owner is None else state.owner.name
-    values = {name: plain(state.values.get(name)) for name in (UNCLAIMED, CLAIMED)}
-    return json.dumps({"rows": roles.key_names, "owner": owner, "status": column, **values, **more})
+    owner, status = (None if column is None else column.name for column in (roles.owner_id, roles.status))
+    values = {name: plain(roles.state.values.get(name)) for name in (UNCLAIMED, CLAIMED)}
+    return json.dumps({"rows": roles.key_names, "owner": owner, "status": status, **values, **more})

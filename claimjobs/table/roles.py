@@ -83,7 +83,7 @@ class ColumnRoles:
     def due(self, now: sa.ColumnElement[Any]) -> sa.ColumnElement[bool]:
         """The predicate of a row whose job may be claimed at the instant `now`, if it is `in_no_claim_row`."""
         named = [column.is_not(None) for column in self.key if column.nullable]
-        return sa.and_(self.state.columns_say(UNCLAIMED), self.run_at_passed(now), *named)
+        return sa.and_(self.state.row_says(UNCLAIMED), self.run_at_passed(now), *named)
 
     @property
     def in_no_claim_row(self) -> sa.ColumnElement[bool]:

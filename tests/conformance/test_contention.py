@@ -92,7 +92,7 @@ def test_a_drain_outlasts_jobs_that_are_locked(backend: Backend) -> None:
 def two_phases(backend: Backend, connection: sa.Connection) -> tuple[list[Key], sa.Select[tuple[int]]]:
     """Phase 1 as `FindThenLock` sends it, and phase 2 to be sent when the test has come between."""
     roles = roles_of(JOBS)
-    ready = roles.due(sa.func.now()) if backend.family == "postgres" else roles.state.is_("unclaimed")
+    ready = roles.due(sa.func.now()) if backend.family == "postgres" else roles.state.job_is("unclaimed")
     selection = Selection(ready, roles.default_order)
     found = connection.execute(find(roles, selection), {"claimjobs_limit": 10})
     return [row[0] for row in found], lock(roles, backend.dialect, selection, Parts([*roles.table.columns], []))
@@ -135,7 +135,7 @@ def test_what_stopped_being_wanted_between_the_phases_is_left_alone(backend: Bac
     queue = backend.queue(JOBS)
     queue.enqueue(jobs(3))
     roles = queue._access.backend.roles
-    ready = sa.and_(roles.state.is_("unclaimed"), roles.table.c.e == "")
+    ready = sa.and_(roles.state.job_is("unclaimed"), roles.table.c.e == "")
     phases = FindThenLock(queue._access.backend, Selection(ready, roles.default_order))
     with at_dialects_isolation(backend) as connection:
         candidates = phases._finder.rows(connection, ClaimRequest(10, 10))

@@ -50,8 +50,8 @@ def test_the_guard_is_the_status_and_the_owner() -> None:
 def test_a_state_that_no_row_can_express_is_that_of_no_row() -> None:
     """Not that of unclaimed jobs, whose value such a state would have otherwise."""
     only_owner = roles_of(table("id", "owner_id")).state
-    assert str(only_owner.columns_say("claimed")) == "orders.owner_id IS NOT NULL"
-    assert str(only_owner.columns_say("dead")) == str(only_owner.columns_say("done")) == "false"
+    assert str(only_owner.row_says("claimed")) == "orders.owner_id IS NOT NULL"
+    assert str(only_owner.row_says("dead")) == str(only_owner.row_says("done")) == "false"
 
 
 @pytest.mark.parametrize("role", ["status", "owner_id"])
