@@ -100,7 +100,7 @@ def _per_key(roles: ColumnRoles, dialect: Dialect, selection: Selection) -> dict
     by: dict[str, Any] = {"selection": selection, "job_rows": rows, "held": None, "weights": {}, "now": statement_now()}
     built = KeyStatements(ours, roles, dialect, **by)
     make_next = key_rows.make_next(ours, database_now())
-    read = RowReader(roles, dialect, known=list(record_of(_backend(roles, dialect)).values_of(0))).parts
+    read = RowReader(roles, dialect, known=list(record_of(_backend(roles, dialect)).written)).parts
     return {
         "unknown": built.first_page.keys,
         "unknown after": built.page_after.keys,
@@ -155,7 +155,7 @@ def _per_batch(by_row: ColumnRoles, dialect: Dialect, now: Any) -> dict[str, Any
         "numbered": claim_rows.numbered(ours),
         "shorten": claim_rows.shorten(ours),
         **({"still mine": settle.lock_mine(target)} if dialect.returns_what_it_writes else {}),
-        "used": owners.is_used(owner_table(), dialect, record_of(_backend(roles, dialect)).used),
+        "used": owners.is_used(owner_table(), dialect, record_of(_backend(roles, dialect)).is_recorded),
         "held": claim_rows.held(ours),
         "close all": claim_rows.close_all(ours),
     }
@@ -202,7 +202,7 @@ def _life(roles: ColumnRoles, dialect: Dialect) -> dict[str, Any]:
         **settings,
         "silence": sa.text(dialect.sessions.silence_setting(Liveness().lease)),
         "register": owners.register(ours).values(row),
-        "used": owners.is_used(ours, dialect, record_of(_backend(roles, dialect)).used),
+        "used": owners.is_used(ours, dialect, record_of(_backend(roles, dialect)).is_recorded),
         "hold": sa.select(dialect.sessions.try_session_lock(ours, ME)),
         "shown": sa.select(dialect.sessions.lock_holder(ours, ME)),
         "locked": owners.locked(ours),
@@ -250,7 +250,7 @@ def _claims(roles: ColumnRoles, dialect: Dialect, selection: Selection, now: Any
     walk = keyset_order_of(selection)
     assert walk is not None  # noqa: S101 - the default order can be entered anywhere
     after = walk.after(selection, dialect)
-    read = RowReader(roles, dialect, known=list(record_of(_backend(roles, dialect)).values_of(0))).parts
+    read = RowReader(roles, dialect, known=list(record_of(_backend(roles, dialect)).written)).parts
     counts = {"count": how_many(find(roles, selection)), "count after": how_many(find(roles, after))}
     if dialect.claims_in_one_statement:
         one = partial(claim, roles, dialect, now=now, owners=owner_table(), read=read)

@@ -6,12 +6,12 @@ The SQL of the search is in `claimjobs.statements.find`.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any, Final, Generic, TypeVar
 
 import sqlalchemy as sa
 
-from claimjobs.claim.row_reader import AS_IT_IS, RowReader
+from claimjobs.claim.row_reader import UNMARKED, Marked, RowReader
 from claimjobs.claim.strategy import After, ClaimRequest, ClaimResult
 from claimjobs.database.compiled_statement import CompiledStatement
 from claimjobs.database.transactions import discarded_if_it_fails
@@ -100,10 +100,10 @@ class WrittenClaim(CursorStatement[CompiledStatement]):
         super().__init__(backend, selection)
         self.reader, self._finder = reader, CandidateFinder(backend, selection)
 
-    def values_of(self, owner: int) -> Mapping[str, Any]:
+    def written_by(self, owner: int) -> Marked:
         """The values of the columns that the statement writes, which it does not return."""
         del owner
-        return AS_IT_IS
+        return UNMARKED
 
     def parameters(self, owner: int, request: ClaimRequest) -> dict[str, Any]:
         """The parameters of the statement for this request."""
@@ -114,7 +114,7 @@ class WrittenClaim(CursorStatement[CompiledStatement]):
     ) -> ClaimResult:
         """The result of a claim that returned these rows. A claim of nothing has one, in which the job is NULL."""
         claimed = [] if self.reader.is_none(rows[0]) else rows
-        jobs = self.reader.jobs(claimed, self.values_of(owner))
+        jobs = self.reader.jobs(claimed, self.written_by(owner))
         check_keys(self._roles, jobs)
         group_size = self.reader.group_sizes(claimed[:1])[0] if claimed else 0
         is_full = len(claimed) == at_most(request.size, group_size)

@@ -174,7 +174,7 @@ class ClaimPlans:
         if backend.has_side_car:
             locks = SideCarLocks(backend, selection, self._now, locking)
         else:
-            locks = locking.locks(backend, selection, known=list(record.values_of(0)))
+            locks = locking.locks(backend, selection, known=list(record.written))
         if selection.reads_other_rows:
             locks = RecheckedLocks(backend, selection, locks)
         return TwoPhases(locks, record)

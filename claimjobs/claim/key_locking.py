@@ -20,7 +20,7 @@ import sqlalchemy as sa
 from claimjobs.claim.candidates import first_group
 from claimjobs.claim.key_search import EMPTY_CLAIM_SECONDS, KeyRow, KeySearch, KeySweep
 from claimjobs.claim.locking import CandidateLock, JobLocks, Locking
-from claimjobs.claim.row_reader import AS_IT_IS, Marked
+from claimjobs.claim.row_reader import UNMARKED, Marked
 from claimjobs.claim.strategy import LATER, NOTHING, ClaimRequest, ClaimResult, Phase
 from claimjobs.database.compiled_statement import CompiledStatement
 from claimjobs.database.statement_size import most_keys
@@ -90,7 +90,7 @@ class KeyRowLocks(JobLocks):
 
     # --- claiming --------------------------------------------------------------------------------------
 
-    def lock(self, connection: sa.Connection, request: ClaimRequest, marked: Marked = AS_IT_IS) -> ClaimResult:
+    def lock(self, connection: sa.Connection, request: ClaimRequest, marked: Marked = UNMARKED) -> ClaimResult:
         sweep = self._sweep
         sweep.begin(fair=self._per_key.fair)
         sweep.tried = []

@@ -20,7 +20,7 @@ from claimjobs.claim.candidates import (
     place_of,
 )
 from claimjobs.claim.record import ClaimRecord
-from claimjobs.claim.row_reader import AS_IT_IS, Marked, RowReader
+from claimjobs.claim.row_reader import UNMARKED, Marked, RowReader
 from claimjobs.claim.strategy import NOTHING, ClaimRequest, ClaimResult, ClaimStrategy, Phase
 from claimjobs.database.compiled_statement import CompiledStatement
 from claimjobs.database.statement_size import cut, most_keys
@@ -42,7 +42,7 @@ class JobLocks(ABC):
     """Whether the database reads no more candidates than are needed. Then the limit may be high."""
 
     @abstractmethod
-    def lock(self, connection: sa.Connection, request: ClaimRequest, marked: Marked = AS_IT_IS) -> ClaimResult:
+    def lock(self, connection: sa.Connection, request: ClaimRequest, marked: Marked = UNMARKED) -> ClaimResult:
         """Lock jobs for a request. `marked`: values that the caller will write into the jobs; the jobs show them.
 
         The jobs must be due after they were locked: others may have claimed or settled some of the candidates before.
@@ -87,12 +87,12 @@ class TwoPhases(ClaimStrategy):
     needs_no_transaction = False
 
     def __init__(self, locks: JobLocks, record: ClaimRecord) -> None:
-        """`locks` need not read the columns of `record.values_of`."""
+        """`locks` need not read the columns of `record.written`."""
         self._locks, self._record = locks, record
         self.keyset_order, self.is_lazy = locks.keyset_order, locks.is_lazy
 
     def claim(self, connection: sa.Connection, owner: int, request: ClaimRequest) -> ClaimResult:
-        claimed = self._locks.lock(connection, request, self._record.values_of(owner))
+        claimed = self._locks.lock(connection, request, self._record.written_by(owner))
         if claimed.jobs:
             claimed = self._record.record(connection, owner, claimed, request)
         return claimed._replace(owner=owner)
@@ -143,7 +143,7 @@ class FindThenLock(JobLocks):
         self._lock = CandidateLock(backend, selection, known)
         self.keyset_order = self._finder.keyset_order
 
-    def lock(self, connection: sa.Connection, request: ClaimRequest, marked: Marked = AS_IT_IS) -> ClaimResult:
+    def lock(self, connection: sa.Connection, request: ClaimRequest, marked: Marked = UNMARKED) -> ClaimResult:
         rows = self._finder.rows(connection, request)
         return self.lock_candidates(connection, rows, request, marked) if rows else NOTHING
 
@@ -183,7 +183,7 @@ class FindAndLock(CursorStatement[CompiledStatement], JobLocks):
         found = statement(self._roles, self._backend.dialect, selection, self._reader.parts)
         return CompiledStatement(found, constant=SIZE.key)
 
-    def lock(self, connection: sa.Connection, request: ClaimRequest, marked: Marked = AS_IT_IS) -> ClaimResult:
+    def lock(self, connection: sa.Connection, request: ClaimRequest, marked: Marked = UNMARKED) -> ClaimResult:
         parameters = {**request.find_parameters, "claimjobs_size": request.size}
         rows = self.form_for(request).rows(connection, parameters, self._reader)
         chosen, suspects = first_locked_group(self._reader, rows, request.size)
@@ -212,7 +212,7 @@ class RecheckedLocks(JobLocks):
         source, due = backend.source, sa.select(*backend.source.key).where(selection.due)
         self._recheck = backend.dialect.restrict_to_keys(due, source.key, source.key_index)
 
-    def lock(self, connection: sa.Connection, request: ClaimRequest, marked: Marked = AS_IT_IS) -> ClaimResult:
+    def lock(self, connection: sa.Connection, request: ClaimRequest, marked: Marked = UNMARKED) -> ClaimResult:
         locked = self._locks.lock(connection, request, marked)
         if not locked.jobs:
             return locked
@@ -239,7 +239,7 @@ class SideCarLocks(JobLocks):
         self._recheck, self._attempts = recheck(pair), pair.attempts.name
         self.keyset_order, self.is_lazy = self._locks.keyset_order, self._locks.is_lazy
 
-    def lock(self, connection: sa.Connection, request: ClaimRequest, marked: Marked = AS_IT_IS) -> ClaimResult:
+    def lock(self, connection: sa.Connection, request: ClaimRequest, marked: Marked = UNMARKED) -> ClaimResult:
         locked = self._locks.lock(connection, request)
         if not locked.jobs:
             return locked

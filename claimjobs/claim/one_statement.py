@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import sqlalchemy as sa
 
 from claimjobs.claim.candidates import WrittenClaim, can_be_committed_unread
 from claimjobs.claim.record import ClaimRecord
-from claimjobs.claim.row_reader import RowReader
+from claimjobs.claim.row_reader import Marked, RowReader
 from claimjobs.claim.strategy import NOTHING, ClaimRequest, ClaimResult, ClaimStrategy, OwnerDead, Phase
 from claimjobs.database.compiled_statement import CompiledStatement
 from claimjobs.dialects import Key
@@ -36,7 +36,7 @@ class OneStatement(WrittenClaim, ClaimStrategy):
         """`settle`: a statement that settles the batch before, and runs first."""
         self.settled_columns = 1 if settle is None else 1 + len(backend.roles.key)
         """The leading columns, equal in every row: see `statements.claim.SETTLED`."""
-        known, before = list(record.values_of(0)), self.settled_columns
+        known, before = list(record.written), self.settled_columns
         super().__init__(backend, selection, RowReader(backend.roles, backend.dialect, known, before))
         self._record, self._now = record, now
         self._settled = None if settle is None else settle.cte("claimjobs_settled")
@@ -51,8 +51,8 @@ class OneStatement(WrittenClaim, ClaimStrategy):
         found = claim(self._roles, dialect, selection, now=self._now, owners=owners, read=read, settled=self._settled)
         return CompiledStatement(found, constant=SIZE.key)
 
-    def values_of(self, owner: int) -> Mapping[str, Any]:
-        return self._record.values_of(owner)
+    def written_by(self, owner: int) -> Marked:
+        return self._record.written_by(owner)
 
     def claim(self, connection: sa.Connection, owner: int, request: ClaimRequest) -> ClaimResult:
         rows = self.form_for(request).rows(connection, self.parameters(owner, request), self.reader)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from functools import cached_property
 from itertools import count
 from typing import Any, Final
@@ -12,7 +12,7 @@ from typing import Any, Final
 import sqlalchemy as sa
 
 from claimjobs.claim.candidates import key_not_unique
-from claimjobs.claim.row_reader import AS_IT_IS
+from claimjobs.claim.row_reader import UNMARKED, Marked
 from claimjobs.claim.strategy import ClaimRequest, ClaimResult, OwnerDead, Phase
 from claimjobs.database.compiled_statement import CompiledStatement
 from claimjobs.dialects import Key
@@ -38,10 +38,14 @@ class ClaimRecord(ABC):
     """The predicate of a row in which an outcome may be written, after `take_out`."""
     held: sa.Select[Any]
     """The keys of all jobs that `me` holds."""
-    used: Sequence[sa.ColumnElement[bool]] = ()
-    """Predicates of which one is true if a claim of `me` is recorded."""
-    largest: Sequence[sa.Select[Any]] = ()
-    """The statements that return the largest id of an owner in the records."""
+    is_recorded: sa.ColumnElement[bool] = sa.false()
+    """Whether a claim of `me` is recorded."""
+    largest_owner: Sequence[sa.Select[Any]] = ()
+    """The statement that returns the largest id of an owner in the records, if they have such ids."""
+    written: Marked = UNMARKED
+    """The state and the owner that `record` writes into jobs, by column: they need not be read. `ME` stands for the
+    id of the owner. The server sets `owner_date`."""
+    _last: tuple[int | None, Marked] = (None, UNMARKED)
 
     def __init__(self, backend: Backend, now: sa.ColumnElement[Any]) -> None:
         self._backend = backend
@@ -63,10 +67,13 @@ class ClaimRecord(ABC):
     def unknown(self, table: sa.FromClause) -> sa.Select[Any]:
         """The ids of owners that hold jobs and have no row in `table`: a claim was committed after its deletion."""
 
-    def values_of(self, owner: int) -> Mapping[str, Any]:
-        """The values of the columns that `record` writes, by column: jobs show them, and they need not be read."""
-        del owner
-        return AS_IT_IS
+    def written_by(self, owner: int) -> Marked:
+        """`written` with the id of this owner: its jobs show these values. Computed once for an owner."""
+        last = self._last  # another thread may ask for another owner
+        if owner != last[0]:
+            values = {name: owner if value is ME else value for name, value in self.written.items()}
+            last = self._last = owner, values
+        return last[1]
 
     def also_take_out(self, write: Write) -> Write:
         """The same write of done jobs, which also takes them out of the record."""
@@ -81,7 +88,7 @@ class ClaimRecord(ABC):
         if not self.names_owner:
             self._backend.require_one_primary(connection)
 
-    def by(self, me: int | None) -> dict[str, int]:
+    def guard_parameters(self, me: int | None) -> dict[str, int]:
         """The parameters of the guard."""
         return {"claimjobs_me": me} if self.names_owner and me is not None else {}
 
@@ -112,26 +119,16 @@ class RecordInRows(ClaimRecord):
     """In the row of each job: its owner and its state."""
 
     names_owner = True
-    _last: tuple[int | None, Mapping[str, Any]] = (None, AS_IT_IS)
 
     def __init__(self, backend: Backend, now: sa.ColumnElement[Any]) -> None:
         super().__init__(backend, now)
         self._roles, self._now = backend.roles, now
         self.guard, self.held = backend.roles.mine, owners.held(backend.roles)
+        written = backend.roles.state.becomes(CLAIMED, ME)
+        self.written = {column.name: value for column, value in written.items()}
         if (owner := backend.roles.owner_id) is not None:
-            self.used = (sa.exists().where(backend.roles.mine),)
-            self.largest = (sa.select(sa.func.max(owner)).where(backend.roles.state.job_is(CLAIMED)),)
-
-    def values_of(self, owner: int) -> Mapping[str, Any]:
-        """The values of state and owner, computed once for an owner. The server sets `owner_date`."""
-        last = self._last  # another thread may ask for another owner
-        if owner != last[0]:
-            written = self._roles.state.becomes(CLAIMED, sa.literal(owner)).items()
-            values = {
-                column.name: value.value if isinstance(value, sa.BindParameter) else value for column, value in written
-            }
-            last = self._last = owner, values
-        return last[1]
+            self.is_recorded = sa.exists().where(backend.roles.mine)
+            self.largest_owner = (sa.select(sa.func.max(owner)).where(backend.roles.state.job_is(CLAIMED)),)
 
     def record(self, connection: sa.Connection, owner: int, locked: ClaimResult, request: ClaimRequest) -> ClaimResult:
         """Raises OwnerDead where fewer rows were written than are locked."""
@@ -161,12 +158,9 @@ class RowLocksOnly(RecordInRows):
 
     def __init__(self, backend: Backend, now: sa.ColumnElement[Any]) -> None:
         super().__init__(backend, now)
-        self.guard = sa.true()
+        self.guard, self.written = sa.true(), UNMARKED
         if isinstance(now, database_now):  # the transaction has begun long ago: the time of its beginning is too old
             self.settled_at = statement_now()
-
-    def values_of(self, owner: int) -> Mapping[str, Any]:
-        return AS_IT_IS
 
     def record(self, connection: sa.Connection, owner: int, locked: ClaimResult, request: ClaimRequest) -> ClaimResult:
         return locked
@@ -187,8 +181,8 @@ class RecordInClaimRow(ClaimRecord):
         self._claim_rows = rows
         self.guard = backend.roles.state.row_says(UNCLAIMED)
         self.held = claim_rows.held(rows)  # also of jobs whose row is gone
-        self.used = (sa.exists().where(rows.table.c.owner_id == ME),)
-        self.largest = (sa.select(sa.func.max(rows.table.c.owner_id)),)
+        self.is_recorded = sa.exists().where(rows.table.c.owner_id == ME)
+        self.largest_owner = (sa.select(sa.func.max(rows.table.c.owner_id)),)
         self._insert = CompiledStatement(claim_rows.record(rows, backend.owners))
         self._open_now = claim_rows.open_now(rows)
         self._close = CompiledStatement(claim_rows.close(rows))

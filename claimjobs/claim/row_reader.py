@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from itertools import repeat
 from operator import itemgetter
 from types import MappingProxyType
-from typing import Any
+from typing import Any, Final
 
 import sqlalchemy as sa
 
@@ -22,7 +22,7 @@ from claimjobs.table.roles import ColumnRoles
 
 Marked = Mapping[str, Any]
 """Values that a claim writes into its jobs, by column."""
-AS_IT_IS: Marked = MappingProxyType({})
+UNMARKED: Final[Marked] = MappingProxyType({})
 
 
 class RowReader:
@@ -40,7 +40,7 @@ class RowReader:
         """Whether `describe` was called."""
         self._places: Places = {}
         self._key: Callable[[Sequence[Any]], Any] = tuple
-        self._marked: Marked = AS_IT_IS
+        self._marked: Marked = UNMARKED
         self._marked_places: Places = {}
 
     @property
@@ -51,7 +51,7 @@ class RowReader:
     def fetch(self, cursor: Any) -> Sequence[Any]:
         return self._dialect.fetched(cursor)
 
-    def jobs(self, rows: Sequence[Sequence[Any]], marked: Marked = AS_IT_IS) -> list[Job]:
+    def jobs(self, rows: Sequence[Sequence[Any]], marked: Marked = UNMARKED) -> list[Job]:
         """The jobs of these rows. `marked`: the values of known columns, and of columns that were changed since.
 
         Raises KeyUnfit. A value of another column that cannot be converted raises Unreadable when it is read.

@@ -22,7 +22,7 @@ import sqlalchemy as sa
 
 from claimjobs.claim.candidates import CandidateFinder, check_keys, examined_of, first_group
 from claimjobs.claim.locking import JobLocks, Locking
-from claimjobs.claim.row_reader import AS_IT_IS, Marked, RowReader
+from claimjobs.claim.row_reader import UNMARKED, Marked, RowReader
 from claimjobs.claim.strategy import NOTHING, ClaimRequest, ClaimResult, Phase
 from claimjobs.database.compiled_statement import CompiledStatement
 from claimjobs.database.kept_connection import SESSION_LOCKS
@@ -65,7 +65,7 @@ class AdvisoryJobLocks(JobLocks):
         self._recheck = CompiledStatement(backend.dialect.by_key(jobs, backend.roles.key_index))
         self._behind_pooler = behind_pooler
 
-    def lock(self, connection: sa.Connection, request: ClaimRequest, marked: Marked = AS_IT_IS) -> ClaimResult:
+    def lock(self, connection: sa.Connection, request: ClaimRequest, marked: Marked = UNMARKED) -> ClaimResult:
         locks = self._locks_of(connection)
         rows = self._finder.rows(connection, request)
         if not rows:

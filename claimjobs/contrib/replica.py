@@ -19,7 +19,7 @@ from typing import Any, Final
 import sqlalchemy as sa
 
 from claimjobs.claim.locking import FindThenLock, JobLocks, Locking
-from claimjobs.claim.row_reader import AS_IT_IS, Marked
+from claimjobs.claim.row_reader import UNMARKED, Marked
 from claimjobs.claim.strategy import ClaimRequest, ClaimResult, Phase
 from claimjobs.database.connect import engine_of, open_connection
 from claimjobs.database.error_translation import raised_as_sqlalchemy_does, reason
@@ -166,7 +166,7 @@ class FindOnReplica(FindThenLock):
         self._open = backend.roles.claim_rows
         self._open_now = None if self._open is None else claim_rows.open_now(self._open)
 
-    def lock(self, connection: sa.Connection, request: ClaimRequest, marked: Marked = AS_IT_IS) -> ClaimResult:
+    def lock(self, connection: sa.Connection, request: ClaimRequest, marked: Marked = UNMARKED) -> ClaimResult:
         rows = self._replica.rows(connection, self._backend, self._finder.form_for(request), request.find_parameters)
         if rows:
             taken: set[Key] = set()

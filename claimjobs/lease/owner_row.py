@@ -63,7 +63,7 @@ class OwnerRow:
         }
         self._record = record_of(backend)
         self._beat = owners.beat(table)
-        self._is_used = owners.is_used(table, self._dialect, self._record.used)
+        self._is_used = owners.is_used(table, self._dialect, self._record.is_recorded)
         self._mark_asleep = owners.mark_asleep(table)
         self.id = 0
         self.asleep = False
@@ -177,7 +177,7 @@ class OwnerRow:
 
     def _id_above_all(self, connection: sa.Connection) -> dict[str, int]:
         """An id above all that are in use. The counter of the database is moved above it, where it does not follow."""
-        new = id_above(connection, [owners.largest_id(self._table), *self._record.largest])
+        new = id_above(connection, [owners.largest_id(self._table), *self._record.largest_owner])
         move = self._dialect.sessions.give_ids_above(self._table, new)
         if move is None:
             return {"id": new}

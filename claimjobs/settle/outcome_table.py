@@ -126,7 +126,7 @@ class OutcomeTable(ABC):
 
     def still_held(self, connection: sa.Connection, me: int, keys: Iterable[Key]) -> set[Key]:
         """Those of these jobs whose row says that they are still as `me` has claimed them."""
-        return set(keys_for(connection, self._lock_mine, keys, self.many, **self.record.by(me)))
+        return set(keys_for(connection, self._lock_mine, keys, self.many, **self.record.guard_parameters(me)))
 
     def not_done(self, connection: sa.Connection, keys: Collection[Key]) -> set[Key]:
         """Those of these jobs whose row is there, and that are not done."""
@@ -172,7 +172,7 @@ class JobsTable(OutcomeTable):
         return taken_out & self.still_held(connection, me, keys)
 
     def lost(self, connection: sa.Connection, me: int, keys: Sequence[Key]) -> set[Key]:
-        mine = keys_for(connection, self._still_mine, keys, self.many, **self.record.by(me))
+        mine = keys_for(connection, self._still_mine, keys, self.many, **self.record.guard_parameters(me))
         return set(keys).difference(mine)
 
     def must_reach(self, connection: sa.Connection, write: OutcomeWrite, reached: int, keys: list[Key]) -> bool:

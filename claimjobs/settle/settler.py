@@ -101,7 +101,7 @@ class Settler:
         unwritten = self.record.take_out(connection, me, keys, outcomes.claim_row)
         held = outcomes.only(set(keys) - unwritten) if unwritten else outcomes
         for write, values in self._writes(connection, held):
-            reached = write.count(connection, {**values, **self.record.by(me)})
+            reached = write.count(connection, {**values, **self.record.guard_parameters(me)})
             if reached < len(values["claimjobs_keys"]) and not write.may_miss:
                 raise SomeLost
         return unwritten
@@ -138,7 +138,7 @@ class Settler:
             outcomes = outcomes.only(set(outcomes.keys()) - again)
         for write, values in chain(renewals, self._writes(connection, outcomes)):
             keys = values["claimjobs_keys"]
-            reached = write.count(connection, {**values, **self.record.by(me)})
+            reached = write.count(connection, {**values, **self.record.guard_parameters(me)})
             if reached < len(keys) and self.table.must_reach(connection, write, reached, keys):
                 short.update(keys)
         if self._still_due is not None and self._due is not None:
@@ -186,7 +186,7 @@ class Settler:
         """The statements that settle done jobs with these keys. If a user's function chooses them: its default; without
         one, all that it may choose.
         """
-        given, done = {"claimjobs_keys": keys, **self.record.by(me)}, self._done
+        given, done = {"claimjobs_keys": keys, **self.record.guard_parameters(me)}, self._done
         if callable(self._on_done) and self._otherwise is None:
             done = [write for finish in FINISHES for write in self.table.done.get(finish, ())]
         return [Phase("settle", write.statement, given) for write in done]

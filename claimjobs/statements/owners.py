@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import socket
-from collections.abc import Sequence
 from typing import Any, Final
 
 import sqlalchemy as sa
@@ -36,9 +35,9 @@ def note_unclaimable(owners: sa.Table, rows: int) -> sa.Update:
     return sa.update(owners).where(me(owners)).values(unclaimable=rows)
 
 
-def is_used(owners: sa.Table, dialect: Dialect, recorded: Sequence[sa.ColumnElement[bool]]) -> sa.Select[Any]:
-    """Whether somebody used the id `me` before, whose row is gone: its claims are `recorded`, or a session has it."""
-    return sa.select(sa.or_(dialect.sessions.lock_holder(owners, ME).is_not(None), *recorded))
+def is_used(owners: sa.Table, dialect: Dialect, is_recorded: sa.ColumnElement[bool]) -> sa.Select[Any]:
+    """Whether somebody used the id `me` before, whose row is gone: a claim of it `is_recorded`, or a session has it."""
+    return sa.select(sa.or_(dialect.sessions.lock_holder(owners, ME).is_not(None), is_recorded))
 
 
 def beat(owners: sa.Table) -> sa.Update:
