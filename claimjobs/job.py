@@ -10,7 +10,7 @@ from claimjobs.errors import Unreadable
 from claimjobs.key_text import key_in_message
 
 Convert = Callable[[Any], Any] | None
-Places = Mapping[str, tuple[int, Convert]]
+RowLayout = Mapping[str, tuple[int, Convert]]
 """For each column: its position in a row of values, and the function that makes its value; None: it is the value."""
 
 
@@ -46,22 +46,22 @@ class Job(Mapping[str, Any]):
     job any more: it was cancelled, or given to others. If a column is called so, it is that: see `Batch.holds`.
     """
 
-    __slots__ = ("_entry", "_made", "_places", "_row", "is_lost", "key")
+    __slots__ = ("_entry", "_layout", "_made", "_row", "is_lost", "key")
 
     def __init__(
         self,
         key: Any,
         row: Mapping[str, Any] | Sequence[Any],
         entry: Mapping[str, Any] | None = None,
-        places: Places | None = None,
+        layout: RowLayout | None = None,
     ) -> None:
-        """`row`: the columns by name; or values, whose columns are in `places`. A value is converted when it is read,
+        """`row`: the columns by name; or values, whose columns are in `layout`. A value is converted when it is read,
         because the jobs of a whole batch are made before the first one is worked on.
         """
         self.key = key
         self._row: Any = row
         self._entry = entry
-        self._places = places
+        self._layout = layout
         self._made: dict[str, Any] | None = None
         self.is_lost = False
 
@@ -77,10 +77,10 @@ class Job(Mapping[str, Any]):
         return Job, (self.key, dict(self), None if self._entry is None else dict(self._entry))
 
     def __getitem__(self, column: str) -> Any:
-        if self._places is None:
+        if self._layout is None:
             return self._row[column]
-        place, convert = self._places[column]
-        return self._row[place] if convert is None else self._value(column, self._row[place], convert)
+        index, convert = self._layout[column]
+        return self._row[index] if convert is None else self._value(column, self._row[index], convert)
 
     def _value(self, column: str, given: Any, convert: Callable[[Any], Any]) -> Any:
         """The converted value. It is converted once, so that a mutable value stays one object."""
@@ -101,10 +101,10 @@ class Job(Mapping[str, Any]):
             return error.text
 
     def __iter__(self) -> Iterator[str]:
-        return iter(self._places or self._row)
+        return iter(self._layout or self._row)
 
     def __len__(self) -> int:
-        return len(self._places or self._row)
+        return len(self._layout or self._row)
 
     __eq__ = object.__eq__  # that of a Mapping compares values
     __hash__ = object.__hash__

@@ -126,7 +126,7 @@ class Dialect:
             return sa.tuple_(*columns) < sa.tuple_(*given) if falling else sa.tuple_(*columns) > sa.tuple_(*given)
         larger = [further(column, value) for column, value in zip(columns, values, strict=True)]
         same = [column == value for column, value in zip(columns, values, strict=True)]
-        return sa.or_(*(sa.and_(*same[:place], larger[place]) for place in range(len(larger))))
+        return sa.or_(*(sa.and_(*same[:index], larger[index]) for index in range(len(larger))))
 
     def with_values(self, columns: Expressions, values: Expressions) -> Condition:
         """`(columns) = (values)` for a search through an index that has the rows of these values in order.
@@ -173,10 +173,10 @@ class Dialect:
     # table, and reads all of that for a hash join (with 20,000 waiting jobs and a batch of 100: 4 ms instead of 0.4).
     # For an array it expects ten rows.
 
-    def numbered(self, rows: sa.CTE, place: str) -> sa.FromClause:
+    def numbered(self, rows: sa.CTE, name: str) -> sa.FromClause:
         """A CTE of a few rows, with the number of each in a column of this name."""
         names = [sa.column(column.name, column.type) for column in rows.c]
-        few = sa.func.unnest(*map(self.array, rows.c)).table_valued(*names, with_ordinality=place, name="few")
+        few = sa.func.unnest(*map(self.array, rows.c)).table_valued(*names, with_ordinality=name, name="few")
         return few.render_derived()
 
     def array(self, column: Expression) -> Expression:

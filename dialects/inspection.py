@@ -122,7 +122,7 @@ class SchemaStep(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Place:
+class Location:
     """Where a server has a table, and by which name: a program may name one table in several ways."""
 
     schema: str
@@ -164,7 +164,7 @@ class TableRules(Protocol):
     """The last one that a name can have."""
 
     # Each asks about the table that `named` names. None: a database has no such thing.
-    place_of: ClassVar[sa.TextClause]
+    location_of: ClassVar[sa.TextClause]
     """The schema, the name, and whether the schema is the default."""
     holder_of: ClassVar[sa.TextClause]
     comment_of: ClassVar[sa.TextClause | None] = None
@@ -214,10 +214,10 @@ class TableRules(Protocol):
             return f"no name can have the character {strange[0]!r}"
         return f"it has more than {self.longest} {self.counted_in}" if self.length(name) > self.longest else None
 
-    def place(self, connection: sa.Connection, table: sa.Table) -> Place:
+    def locate(self, connection: sa.Connection, table: sa.Table) -> Location:
         """Where the server has this table, which is there."""
-        [(schema, name, is_default)] = self._asked(connection, self.place_of, table)
-        return Place(schema, name, bool(is_default))
+        [(schema, name, is_default)] = self._asked(connection, self.location_of, table)
+        return Location(schema, name, bool(is_default))
 
     def unclaimable(self, connection: sa.Connection, table: sa.Table) -> tuple[str, str] | None:
         """Why rows of this table cannot be locked and changed, and the next step; None if they can."""

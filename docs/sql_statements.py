@@ -236,7 +236,7 @@ def _reclaiming(roles: ColumnRoles, dialect: Dialect) -> dict[str, Any]:
     return {
         "lead": sa.select(dialect.sessions.try_leader_lock(ours, roles.table)),
         "look": owners.everyone(ours, dialect),
-        "sweep": owners.unknown(roles, ours),
+        "unknown owners": owners.unknown(roles, ours),
         "end session": dialect.sessions.end_session(4711),
         "seize": owners.seize(ours),
         "declare dead": owners.declare_dead(ours),

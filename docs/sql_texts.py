@@ -201,7 +201,7 @@ TEXTS: Final[dict[str, tuple[str, str]]] = {
         "Looking after the dead: all owners of the table",
         "It reads heartbeats and session locks, and is sent with every heartbeat, and every 0.4 s by one owner.",
     ),
-    "sweep": (
+    "unknown owners": (
         "Looking after the dead: jobs whose owner is in no table",
         "One owner sends it every 5 s. The jobs that it finds are released.",
     ),

@@ -206,5 +206,5 @@ def examined_of(candidates: list[Key], jobs: Sequence[Job], size: int) -> int:
     """How many candidates a claim of `size` jobs went through to get these."""
     if len(jobs) < size:
         return len(candidates)
-    places = {key: place for place, key in enumerate(candidates, 1)}
-    return max(places[job.key] for job in jobs)
+    numbers = {key: number for number, key in enumerate(candidates, 1)}
+    return max(numbers[job.key] for job in jobs)

@@ -13,7 +13,7 @@ from typing import Any, Final
 import sqlalchemy as sa
 
 from claimjobs.claim.key_locking import KeyLocking
-from claimjobs.claim.key_search import KeySearch, KeySweep
+from claimjobs.claim.key_search import KeyCursor, KeySearch
 from claimjobs.claim.locking import JobLocks, Locking, RecheckedLocks, RowLocks, SideCarLocks, TwoPhases
 from claimjobs.claim.one_statement import BatchStatement, OneStatement, batch_statement
 from claimjobs.claim.record import ClaimRecord
@@ -36,8 +36,8 @@ from claimjobs.table.reflection import columns_in_database
 KEYED_SLEEP: Final = 60.0
 """Seconds that an idle loop sleeps at most with `per_key`: its checks read the first jobs only, a claim reads more."""
 
-MOST_SWEEPS: Final = 16
-"""The predicates whose sweeps a Queue keeps: each of its loops may have one, and they claim in turn."""
+MOST_KEY_CURSORS: Final = 16
+"""The predicates whose key cursors a Queue keeps: each of its loops may have one, and they claim in turn."""
 
 
 @dataclass
@@ -96,8 +96,8 @@ class ClaimPlans:
         self._record, self._locking, self._per_key = record, locking, per_key
         self._claimable = claimable
         self._last: ClaimPlan | None = None
-        self._search, self._sweep = KeySearch(), KeySweep()
-        self._sweep_of = lru_cache(MOST_SWEEPS)(lambda _where: KeySweep())
+        self._search, self._key_cursor = KeySearch(), KeyCursor()
+        self._key_cursor_of = lru_cache(MOST_KEY_CURSORS)(lambda _where: KeyCursor())
         self._has_index = False
         """Whether the index for `per_key` was seen."""
 
@@ -105,12 +105,12 @@ class ClaimPlans:
         """The plan for a predicate. It is built once, but for each claim if a callable gives the predicate."""
         last = self._last
         if last is None or last.where is not where:
-            self._sweep = self._sweep_of(where) if isinstance(where, Hashable) else KeySweep()
+            self._key_cursor = self._key_cursor_of(where) if isinstance(where, Hashable) else KeyCursor()
         if last is None or last.changes or last.where is not where:
             selection, changes = self.selection(where), self._changes(where)
             due = job_rows(self._backend, self._now).due(selection.due)
             selection = replace(selection, due=due)
-            strategy = self.strategy(selection, sweep=self._sweep)
+            strategy = self.strategy(selection, key_cursor=self._key_cursor)
             keys = self._key_rows(selection)
             is_limited = self._per_key is not None and self._per_key.limit is not None
             self._last = last = ClaimPlan(
@@ -149,14 +149,14 @@ class ClaimPlans:
     @property
     def tried(self) -> Sequence[Key]:
         """The candidates that the last claim has tried to lock, with `per_key`: they are not the first of the order."""
-        return self._sweep.tried
+        return self._key_cursor.tried
 
     def strategy(
-        self, selection: Selection, *, sweep: KeySweep | None = None, lock_before_mark: bool = False
+        self, selection: Selection, *, key_cursor: KeyCursor | None = None, lock_before_mark: bool = False
     ) -> ClaimStrategy:
         """How jobs are claimed: by what the user chose, and by what the table and the database can do.
 
-        `sweep`: with `per_key`, that of all claims with this predicate; None: it is for one claim. `lock_before_mark`:
+        `key_cursor`: with `per_key`, that of all claims with this predicate; None: of one claim. `lock_before_mark`:
         a claim by lease locks rows in a statement before the one that marks them. So it finds out if the database
         swallows the mark. A statement that checks and marks at once cannot distinguish that from rows that others have
         claimed.
@@ -164,7 +164,7 @@ class ClaimPlans:
         locking, key_rows = self._locking, self._key_rows(selection)
         if key_rows is not None and self._per_key is not None:
             self._need_index(selection)
-            locking = KeyLocking(self._per_key, key_rows, self._search, sweep or self._sweep.again())
+            locking = KeyLocking(self._per_key, key_rows, self._search, key_cursor or self._key_cursor.again())
         backend, record = self._backend, self._record
         marks_at_once = record.names_owner and backend.dialect.claims_in_one_statement and not lock_before_mark
         if marks_at_once and self._may_be_one(selection):

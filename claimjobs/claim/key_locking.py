@@ -18,7 +18,7 @@ from uuid import UUID
 import sqlalchemy as sa
 
 from claimjobs.claim.candidates import first_group
-from claimjobs.claim.key_search import EMPTY_CLAIM_SECONDS, KeyRow, KeySearch, KeySweep
+from claimjobs.claim.key_search import EMPTY_CLAIM_SECONDS, KeyCursor, KeyRow, KeySearch
 from claimjobs.claim.locking import CandidateLock, JobLocks, Locking
 from claimjobs.claim.row_reader import UNMARKED, Marked
 from claimjobs.claim.strategy import LATER, NOTHING, ClaimRequest, ClaimResult, Phase
@@ -55,7 +55,7 @@ class KeyLocking(Locking):
     per_key: PerKey
     statements: KeyStatements
     search: KeySearch
-    sweep: KeySweep
+    cursor: KeyCursor
     holds = ("lease",)
 
     def locks(self, backend: Backend, selection: Selection, known: Sequence[str] = ()) -> JobLocks:
@@ -70,7 +70,7 @@ class KeyRowLocks(JobLocks):
 
     def __init__(self, keys: KeyLocking, backend: Backend, selection: Selection, known: Sequence[str]) -> None:
         self._per_key, self._statements = keys.per_key, keys.statements
-        self._search, self._sweep = keys.search, keys.sweep
+        self._search, self._cursor = keys.search, keys.cursor
         self._lateral, statements = backend.dialect.has_lateral, keys.statements
         self._most = most_keys(statements.key, backend.dialect)
         """The most key rows of one claim, whose keys are sent in one statement."""
@@ -91,9 +91,9 @@ class KeyRowLocks(JobLocks):
     # --- claiming --------------------------------------------------------------------------------------
 
     def lock(self, connection: sa.Connection, request: ClaimRequest, marked: Marked = UNMARKED) -> ClaimResult:
-        sweep = self._sweep
-        sweep.begin(fair=self._per_key.fair)
-        sweep.tried = []
+        cursor = self._cursor
+        cursor.begin(fair=self._per_key.fair)
+        cursor.tried = []
         try:
             self._make_next_again(connection)
             self._search.beside_claims(connection, self._statements)
@@ -104,14 +104,14 @@ class KeyRowLocks(JobLocks):
             self._write_next(connection, visited, suspects=suspects)
             self._search.note_claim(jobs=bool(jobs))
             if jobs:
-                sweep.learn(visited, suspects=suspects)
+                cursor.learn(visited, suspects=suspects)
                 return ClaimResult(jobs, len(jobs), len(jobs), suspects=suspects)
-            most, may_be_more = len(sweep.without_job), sweep.is_cut or not has_searched
+            most, may_be_more = len(cursor.without_job), cursor.is_cut or not has_searched
             if not may_be_more:
                 may_be_more = connection.scalar(self._statements.remaining, {"claimjobs_rows_wanted": most + 1}) > most
         except BaseException:  # the transaction is rolled back
             self._search.begin_again()
-            sweep.place, sweep.is_cut = sweep.began, False
+            cursor.place, cursor.is_cut = cursor.began, False
             raise
         return LATER if may_be_more else NOTHING
 
@@ -130,10 +130,10 @@ class KeyRowLocks(JobLocks):
 
         A settle that was committed after that claim had counted, and before it was committed, could not see that.
         """
-        keys, limit = self._sweep.held_back, self._per_key.limit
+        keys, limit = self._cursor.held_back, self._per_key.limit
         if not keys or limit is None:
             return
-        self._sweep.held_back = []
+        self._cursor.held_back = []
         claimed = _by_key(self._rows(connection, self._count, {"claimjobs_per_keys": keys}))
         if below := [key for key in keys if claimed.get(key, 0) < limit]:
             connection.execute(self._statements.make_next, {"claimjobs_keys": below})
@@ -142,14 +142,14 @@ class KeyRowLocks(JobLocks):
         """Lock key rows, one page after the other, until their keys have enough candidates. Also whether keys without a
         key row were searched to the end, if there are none.
         """
-        sweep, visited, seen, left = self._sweep, list[KeyRow](), set[Any](), size
+        cursor, visited, seen, left = self._cursor, list[KeyRow](), set[Any](), size
         deadline, found = time.monotonic() + EMPTY_CLAIM_SECONDS, None
         while left > size // NEARLY:
             room = self._most - len(visited)
             if len(visited) >= MOST_ROWS or room <= 0:
-                sweep.is_cut = left == size
+                cursor.is_cut = left == size
                 break
-            locked = self._lock_next_rows(connection, int(min(size, room, math.ceil(SPARE * left / sweep.jobs_a_key))))
+            locked = self._lock_next_rows(connection, int(min(size, room, math.ceil(SPARE * left / cursor.jobs_a_key))))
             key_rows = [row for row in locked if row.key not in seen]
             if key_rows:
                 self._find(connection, key_rows, size)
@@ -158,28 +158,28 @@ class KeyRowLocks(JobLocks):
                 left -= sum(len(row.jobs) for row in key_rows)
             elif locked:
                 continue
-            elif not sweep.is_from_head:  # key rows that others had locked are before the place
-                sweep.place, sweep.is_from_head = None, True
+            elif not cursor.is_from_head:  # key rows that others had locked are before the place
+                cursor.place, cursor.is_from_head = None, True
             elif left < size:
-                sweep.place = None
+                cursor.place = None
                 break
             elif found and time.monotonic() > deadline:
-                sweep.place = None
+                cursor.place = None
                 return visited, False
             elif not (found := self._search.to_the_end(connection, self._statements, deadline)):
-                sweep.place = None
+                cursor.place = None
                 return visited, found is False
         return visited, True
 
     def _lock_next_rows(self, connection: sa.Connection, count: int) -> list[KeyRow]:
-        after, width = self._sweep.place, len(self._statements.key)
+        after, width = self._cursor.place, len(self._statements.key)
         given: dict[str, Any] = {"claimjobs_rows_wanted": count}
         if after is not None:
             given |= {AT: after.next_at, **parts_of(after.key)}
         rows = self._rows(connection, self._next_rows if after is None else self._next_rows_after, given)
         instants, weight = slice(width, width + 3), slice(width + 3, None)
         key_rows = [KeyRow(key_of(row[:width]), *map(_aware, row[instants]), *row[weight]) for row in rows]
-        self._sweep.place = key_rows[-1] if key_rows else after
+        self._cursor.place = key_rows[-1] if key_rows else after
         return key_rows
 
     def _find(self, connection: sa.Connection, key_rows: list[KeyRow], size: int) -> None:
@@ -263,7 +263,7 @@ class KeyRowLocks(JobLocks):
         """Lock some candidates, each of which has its key row here. Those are left whose key is another one since they
         were found: with "replace" an enqueue may change it. What is claimed of that key was not counted.
         """
-        self._sweep.tried += row_of
+        self._cursor.tried += row_of
         jobs, suspects = self._lock.jobs(connection, list(row_of), size, marked)
         names = [column.name for column in self._statements.key]
         keys = {job.key: key_of([job[name] for name in names]) for job in jobs}
@@ -284,8 +284,8 @@ class KeyRowLocks(JobLocks):
         """Write when these keys are next. One with suspects stays where it is: an owner with other jobs releases them,
         and would else be given jobs of other keys for ever.
         """
-        sweep = self._sweep
-        sweep.held_back = [row.key for row in key_rows if row.is_held_back and row.is_full]
+        cursor = self._cursor
+        cursor.held_back = [row.key for row in key_rows if row.is_held_back and row.is_full]
         if self._per_key.pace is not None:
             rated = [row for row in key_rows if row.claimed or row.is_held_back]
             self._write_rated(connection, rated, self._per_key.pace, moves=self._per_key.fair and not suspects)
@@ -294,17 +294,17 @@ class KeyRowLocks(JobLocks):
             for is_cut in (False, True):  # one that has more jobs than were taken is behind the others, by the clock
                 if keys := [row.key for row in served if (row.claimed < len(row.jobs)) is is_cut]:
                     self._serve.count(connection, {"claimjobs_keys": keys})
-            if sweep.held_back:
-                connection.execute(self._hold_back, {"claimjobs_keys": sweep.held_back})
+            if cursor.held_back:
+                connection.execute(self._hold_back, {"claimjobs_keys": cursor.held_back})
         until = {row.key: max(row.waits_until, row.now) for row in key_rows if row.waits_until}
         passed = self._end_or_wait(connection, [row for row in key_rows if row.found_none], until)
         if until:
             connection.execute(self._statements.wait, [{AT: at, **parts_of(key)} for key, at in until.items()])
-        sweep.passed -= {row.key for row in key_rows if row.claimed}
-        if passed - sweep.passed and not sweep.is_cut:  # a job may have been inserted while this claim searched
-            sweep.place = None
-        sweep.passed |= passed
-        sweep.without_job |= passed
+        cursor.passed -= {row.key for row in key_rows if row.claimed}
+        if passed - cursor.passed and not cursor.is_cut:  # a job may have been inserted while this claim searched
+            cursor.place = None
+        cursor.passed |= passed
+        cursor.without_job |= passed
 
     def _write_rated(self, connection: sa.Connection, key_rows: list[KeyRow], pace: Rate, *, moves: bool) -> None:
         """A key is next when the rate allows another job of it. `moves`: it is behind all others if that is now."""

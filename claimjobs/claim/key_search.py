@@ -1,5 +1,5 @@
-"""Where the claims are in the order of the key rows of `per_key` (KeySweep), and in the search for keys whose jobs wait
-and that have no key row, or one that says a later time (KeySearch).
+"""Where the claims are in the order of the key rows of `per_key` (KeyCursor), and in the search for keys whose jobs
+wait and that have no key row, or one that says a later time (KeySearch).
 """
 
 from __future__ import annotations
@@ -70,9 +70,9 @@ class KeyRow:
 
 
 @dataclass
-class KeySweep:
-    """Where the claims with one predicate are in the order of the key rows. A sweep takes several claims if more key
-    rows have no job for it than one claim reads.
+class KeyCursor:
+    """Where the claims with one predicate are in the order of the key rows. A pass over these takes several claims if
+    more of them have no job for it than one claim reads.
     """
 
     place: KeyRow | None = None
@@ -83,11 +83,11 @@ class KeySweep:
     is_cut: bool = False
     """Whether the last claim has read as many key rows as it may, without a job."""
     is_from_head: bool = True
-    """Whether the sweep has begun at the first key row, or goes on there now."""
+    """Whether the pass has begun at the first key row, or goes on there now."""
     without_job: set[Any] = field(default_factory=set)
-    """The keys of this sweep that are due and have no job for it."""
+    """The keys of this pass that are due and have no job for it."""
     passed: set[Any] = field(default_factory=set)
-    """The same, of all sweeps since a claim began at the first key row because it was time."""
+    """The same, of all passes since a claim began at the first key row because it was time."""
     held_back: list[Any] = field(default_factory=list)
     """The keys that the last claim has held back, because of the limit."""
     jobs_a_key: float = 1.0
@@ -95,9 +95,9 @@ class KeySweep:
     tried: list[Key] = field(default_factory=list)
     """The candidates that the last claim has tried to lock."""
 
-    def again(self) -> KeySweep:
-        """A sweep of one claim, which begins where the last claim began."""
-        return KeySweep(self.began, is_cut=True, is_from_head=self.began is None)
+    def again(self) -> KeyCursor:
+        """A cursor for one claim, which begins where the last claim began."""
+        return KeyCursor(self.began, is_cut=True, is_from_head=self.began is None)
 
     def begin(self, *, fair: bool) -> None:
         """Begin the next claim, at the first key row if it is time, or if keys do not take turns."""
@@ -113,7 +113,7 @@ class KeySweep:
         """How many jobs a key gives; and where the next claim begins: at the first key row that is unused."""
         found = sum(len(row.jobs) for row in visited) / len(visited)
         self.jobs_a_key = max(1.0, EARLIER_WEIGHT * self.jobs_a_key + (1 - EARLIER_WEIGHT) * found)
-        last = max(place for place, row in enumerate(visited) if row.claimed)
+        last = max(number for number, row in enumerate(visited) if row.claimed)
         if suspects or any(row.jobs and not row.claimed for row in visited[:last]):  # suspects beside fresh jobs
             self.place = None
         elif self.place is visited[-1] and any(row.jobs for row in visited[last + 1 :]):

@@ -16,7 +16,7 @@ import sqlalchemy as sa
 
 from claimjobs.dialects import Dialect
 from claimjobs.errors import key_unreadable
-from claimjobs.job import Convert, Job, PartlyRead, Places, UnreadableValue
+from claimjobs.job import Convert, Job, PartlyRead, RowLayout, UnreadableValue
 from claimjobs.statements.claim import encoded, parts_of
 from claimjobs.table.roles import ColumnRoles
 
@@ -38,10 +38,10 @@ class RowReader:
         self._first_joined = next(iter(self.parts.joined), None)
         self.knows_columns = False
         """Whether `describe` was called."""
-        self._places: Places = {}
+        self._layout: RowLayout = {}
         self._key: Callable[[Sequence[Any]], Any] = tuple
         self._marked: Marked = UNMARKED
-        self._marked_places: Places = {}
+        self._marked_layout: RowLayout = {}
 
     @property
     def columns(self) -> list[sa.ColumnElement[Any]]:
@@ -58,53 +58,53 @@ class RowReader:
         """
         if marked is not self._marked:  # all jobs of an owner have the same mapping
             constant = {name: (0, _always(value)) for name, value in marked.items()}
-            self._marked, self._marked_places = marked, {**self._places, **constant}
-        places = self._marked_places if marked else self._places
-        every = [places] * len(rows)
+            self._marked, self._marked_layout = marked, {**self._layout, **constant}
+        layout = self._marked_layout if marked else self._layout
+        every = [layout] * len(rows)
         if PartlyRead in map(type, rows):
-            every = [places if type(row) is not PartlyRead else self._partly(row, places) for row in rows]
+            every = [layout if type(row) is not PartlyRead else self._partly(row, layout) for row in rows]
         try:
             keys = list(map(self._key, rows))
         except Exception as error:
             raise key_unreadable(self._roles.name, str(error)) from error
         return list(map(Job, keys, rows, repeat(None), every))
 
-    def _partly(self, row: PartlyRead, places: Places) -> Places:
-        """The places for a row in which some values cannot be converted. Raises KeyUnfit if the key is one."""
-        for part in (row[self._places[column.name][0]] for column in self._roles.key):
+    def _partly(self, row: PartlyRead, layout: RowLayout) -> RowLayout:
+        """The layout of a row in which some values cannot be converted. Raises KeyUnfit if the key is one."""
+        for part in (row[self._layout[column.name][0]] for column in self._roles.key):
             if isinstance(part, UnreadableValue):
                 raise key_unreadable(self._roles.name, part.text)
-        unread = {name for name, (place, _) in places.items() if isinstance(row[place], UnreadableValue) and place >= 0}
-        return {name: (place, _refuse if name in unread else make) for name, (place, make) in places.items()}
+        unread = {name for name, (index, _) in layout.items() if isinstance(row[index], UnreadableValue) and index >= 0}
+        return {name: (index, _refuse if name in unread else make) for name, (index, make) in layout.items()}
 
     def is_none(self, row: Sequence[Any]) -> bool:
         """Whether the row has no job: an outer join leaves the columns of the job NULL."""
-        return row[self._places[self._roles.key[0].name][0]] is None
+        return row[self._layout[self._roles.key[0].name][0]] is None
 
     def group_sizes(self, rows: Sequence[Sequence[Any]]) -> list[int]:
         """The size of each job's group of suspects."""
         suspect = self._roles.suspect
         if suspect is None:
             return [0 for _ in rows]
-        place, make = self._places[suspect.name]
-        if suspect is self._first_joined and {row[place][:2] for row in rows} <= {"0,", "0"}:
+        index, make = self._layout[suspect.name]
+        if suspect is self._first_joined and {row[index][:2] for row in rows} <= {"0,", "0"}:
             return [0] * len(rows)  # mostly no row is a suspect, and no text need be split to know that
-        return [row[place] or 0 for row in rows] if make is None else [make(row[place]) or 0 for row in rows]
+        return [row[index] or 0 for row in rows] if make is None else [make(row[index]) or 0 for row in rows]
 
     def describe(self, here: sa.Dialect, described: Sequence[Any]) -> None:
         """Learn how to convert the columns of a result, the first time."""
         if self.knows_columns:
             return
         columns: dict[str, tuple[int, Convert]] = {column.name: (-1, None) for column in self._roles.table.columns}
-        for place, column in enumerate(self.parts.plain, self._before):
+        for index, column in enumerate(self.parts.plain, self._before):
             convert = column.type.dialect_impl(here).result_processor
-            columns[column.name] = place, self._dialect.decoder(column) or convert(here, described[place][1])
-        place = self._before + len(self.parts.plain)
+            columns[column.name] = index, self._dialect.decoder(column) or convert(here, described[index][1])
+        index = self._before + len(self.parts.plain)
         for number, column in enumerate(self.parts.joined):
             make, convert = self._dialect.from_text(column), column.type.dialect_impl(here).result_processor
             if make is not None:
-                columns[column.name] = place, _splitter(number, make, convert(here, described[place][1]))
-        self._places, self.knows_columns = columns, True
+                columns[column.name] = index, _splitter(number, make, convert(here, described[index][1]))
+        self._layout, self.knows_columns = columns, True
         readers = [_reader(*columns[column.name]) for column in self._roles.key]
         self._key = readers[0] if len(readers) == 1 else lambda row: tuple(read(row) for read in readers)
 
@@ -128,5 +128,5 @@ def _always(value: Any) -> Callable[[Any], Any]:
     return lambda _: value
 
 
-def _reader(place: int, make: Convert) -> Callable[[Sequence[Any]], Any]:
-    return itemgetter(place) if make is None else lambda row: make(row[place])
+def _reader(index: int, make: Convert) -> Callable[[Sequence[Any]], Any]:
+    return itemgetter(index) if make is None else lambda row: make(row[index])

@@ -36,7 +36,7 @@ COMMANDS: Final = {
     "watch": ("watch:watch", "Show a queue on the terminal, redrawn every few seconds."),
     "status": ("status:status", "Count the jobs, and show which owners hold them."),
 }
-"""The place of each command, and its help. A module is imported only when its command is called."""
+"""The module and the function of each command, and its help. A module is imported only when its command is called."""
 
 CODES: Final[dict[type[BaseException], int]] = {
     errors.ConnectionFailed: exits.CONNECTION,

@@ -129,7 +129,7 @@ URL: Final = _shared(
 )
 TABLE: Final = _shared(
     "table",
-    "The table of jobs: its name, or the place of its Table or mapped class in Python.",
+    "The table of jobs: its name, or the import path of its Table or mapped class.",
     metavar="NAME | MODULE:ATTRIBUTE",
     show_default="jobs",
 )

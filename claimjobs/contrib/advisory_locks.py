@@ -71,7 +71,7 @@ class AdvisoryJobLocks(JobLocks):
         if not rows:
             return NOTHING
         candidates, size = first_group(rows, request.size)
-        places = {key: place for place, key in enumerate(candidates)}
+        numbers = {key: number for number, key in enumerate(candidates)}
         jobs: list[Job] = []
         rest = deque(candidates)
         while rest and len(jobs) < size:
@@ -87,7 +87,7 @@ class AdvisoryJobLocks(JobLocks):
             check_keys(self._roles, ready)
             locks.unlock(connection, set(locked) - {job.key for job in ready})  # the others may have them at once
             jobs += ready
-        jobs.sort(key=lambda job: places[job.key])
+        jobs.sort(key=lambda job: numbers[job.key])
         return ClaimResult(jobs, len(rows), examined_of(candidates, jobs, size), suspects=bool(rows[0][-1]))
 
     def phases(self, request: ClaimRequest, keys: list[Key]) -> list[Phase]:
@@ -110,7 +110,7 @@ class AdvisoryJobLocks(JobLocks):
         pool, table = connection.engine.pool, self._roles.table
         if not sa.event.contains(pool, "checkin", _end_if_locked):
             sa.event.listen(pool, "checkin", _end_if_locked)
-        name = f"{self._dialect.table_rules.place(connection, table).schema}.{table.name}"
+        name = f"{self._dialect.table_rules.locate(connection, table).schema}.{table.name}"
         text = key_text_of(self._roles, type(connection.dialect)())
         locks = connection.info[SESSION_LOCKS] = SessionKeyLocks(self._dialect, name, text)
         return locks

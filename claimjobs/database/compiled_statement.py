@@ -151,8 +151,8 @@ def _written_out(text: Text, given: Given, constant: str) -> Text:
         else:
             return text
     asked = [part for part in text.asked if part[0] not in written]
-    places = {name: f"%({name})s" for name, _, _ in asked}
-    return Text(text.string.replace("%%", "%%%%") % {**places, **written}, {}, asked, None, True)
+    placeholders = {name: f"%({name})s" for name, _, _ in asked}
+    return Text(text.string.replace("%%", "%%%%") % {**placeholders, **written}, {}, asked, None, True)
 
 
 def _is_straight(connection: sa.Connection) -> bool:

@@ -27,7 +27,7 @@ _LENGTH: Final = 80
 _KNOWN: Final = {*_SHORT, NoneType, str, bytes}
 _MOST_PARAMETERS: Final = 65_535
 """The limit of a prepared statement."""
-_PLACE: Final = re.compile(r"(?<!%)%\((\w+)\)s")
+_PLACEHOLDER: Final = re.compile(r"(?<!%)%\((\w+)\)s")
 """A parameter by name, in a text for a driver."""
 
 
@@ -99,8 +99,8 @@ class BulkInsert:
             return None
         insert = sa.insert(self._table).inline()
         compiled: Any = insert.compile(self._connection, column_keys=list(row), for_executemany=True)
-        text = _PLACE.sub("%s", compiled.string)
-        names = compiled.positiontup or _PLACE.findall(compiled.string)
+        text = _PLACEHOLDER.sub("%s", compiled.string)
+        names = compiled.positiontup or _PLACEHOLDER.findall(compiled.string)
         if sorted(names) != sorted(row):
             return None  # the compiler has changed a name
         types = {name: self._table.c[name].type for name in names}

@@ -56,7 +56,7 @@ class Owner:
         """Whether the last heartbeat could not be written."""
         self._written_at = 0.0
         """When the last one was written, or none was due."""
-        self._next_beat = self._next_sweep = 0.0
+        self._next_beat = self._next_search = 0.0
         name = f"claimjobs heartbeat of {backend.roles.name}"
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
 
@@ -156,8 +156,8 @@ class Owner:
                 jobs += self.reaper.reclaim_or_log(owner)
                 self._beat_between()
             # Without session locks there is no leader, and every owner searches.
-            if (self.row.leads or not self.connector.locks_are_seen) and time.monotonic() >= self._next_sweep:
-                self._next_sweep = time.monotonic() + UNKNOWN_OWNERS_EVERY_SECONDS
+            if (self.row.leads or not self.connector.locks_are_seen) and time.monotonic() >= self._next_search:
+                self._next_search = time.monotonic() + UNKNOWN_OWNERS_EVERY_SECONDS
                 for unknown in self.reaper.unknown():
                     jobs += self.reaper.reclaim_unknown(unknown)
                     self._beat_between()

@@ -88,7 +88,7 @@ class Threads:
         return [item for item in waiting if item is not None]
 
     def give_up(self, item: PooledJob) -> None:
-        """Another thread takes the place of the one that hangs, which ends after this call."""
+        """Another thread replaces the one that hangs, which ends after this call."""
         self._threads -= 1
         self._begin_thread()
 
@@ -200,7 +200,7 @@ class EventLoop:
         self._fill()
 
     def _cancel(self, item: PooledJob) -> None:
-        task = self._tasks.pop(item, None)  # one that does not end takes no place
+        task = self._tasks.pop(item, None)  # one that does not end is not counted
         if task is not None:
             task.cancel()
             self._fill()

@@ -50,7 +50,7 @@ class PoolObserver:
 
 
 class JobPool(BatchLoop):
-    """A loop that hands out its batches job by job. At most two jobs for each place, and one batch, are in hand."""
+    """A loop that hands out its batches job by job. At most twice `concurrency` jobs, and one batch, are in hand."""
 
     def __init__(
         self,

@@ -318,8 +318,8 @@ class Queue(QueueOperations):
 
         A plain function runs in so many threads, an `async def` in so many tasks of one event loop. A job is done when
         its call returns. If it raises, the job failed: see `Batch.fail`, and `RetryLater` and `Fail`, which say how.
-        Outcomes are settled in groups as they come, so a slow job delays no other. At most two jobs for each place, and
-        `size` more, are held; `size` is how many are claimed at once, or half of `concurrency` if that is more.
+        Outcomes are settled in groups as they come, so a slow job delays no other. At most twice `concurrency` jobs
+        and `size` more are held; `size` is how many are claimed at once, or half of `concurrency` if that is more.
 
         After `stop()` jobs that were not begun are released, and it waits for the others. After its `timeout` these are
         released, too, and the tasks of an `async def` are cancelled; threads cannot be. A job that hangs for longer

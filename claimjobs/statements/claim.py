@@ -16,7 +16,7 @@ from claimjobs.dialects import Dialect
 from claimjobs.statements.claim_rows import MEANT, record_found
 from claimjobs.statements.find import (
     KEY,
-    PLACE,
+    ROW_NUMBER,
     SIZE,
     SUSPECT,
     KeysetOrder,
@@ -102,9 +102,9 @@ def find_and_lock(roles: ColumnRoles, dialect: Dialect, selection: Selection, re
     """
     found = find(roles, selection).subquery("first")
     keys = [found.c[column.key].label(KEY.format(i)) for i, column in enumerate(roles.key)]
-    place = sa.func.row_number().over().label(PLACE)
-    candidate = sa.select(*keys, found.c[SUSPECT], place).subquery("candidate")
-    wanted = sa.select(*encoded(read, dialect, last=candidate.c[PLACE])).where(selection.due)
+    number = sa.func.row_number().over().label(ROW_NUMBER)
+    candidate = sa.select(*keys, found.c[SUSPECT], number).subquery("candidate")
+    wanted = sa.select(*encoded(read, dialect, last=candidate.c[ROW_NUMBER])).where(selection.due)
     joined = candidate.join(roles.table, same_key(roles, candidate))
     return skip_locked(dialect.join_in_order(wanted, joined, roles.key_index).limit(SIZE), roles)
 
@@ -114,7 +114,7 @@ def lock_first(roles: ColumnRoles, dialect: Dialect, selection: Selection, read:
 
     Rows that it skips because others have locked them are not counted: the number of each job is 0.
     """
-    return first_unlocked(sa.select(*encoded(read, dialect, last=sa.literal(0).label(PLACE))), selection, roles)
+    return first_unlocked(sa.select(*encoded(read, dialect, last=sa.literal(0).label(ROW_NUMBER))), selection, roles)
 
 
 def first_unlocked(rows: sa.Select[Any], selection: Selection, roles: ColumnRoles) -> sa.Select[Any]:
@@ -182,9 +182,9 @@ def claim(
     # they sort the rows, and the UPDATE finds its jobs by an array of keys. That is a tenth less work than a join with
     # the numbered jobs.
     if keyset_order is None or len(roles.key) > 1 or not set(columns) - set(written) >= set(keyset_order.columns):
-        places = dialect.numbered(chosen, PLACE)
-        claimed = update.where(same_key(roles, places)).returning(*columns, places.c[PLACE]).cte("claimjobs_claimed")
-        order: list[sa.ColumnElement[Any]] = [claimed.c[PLACE]]
+        few = dialect.numbered(chosen, ROW_NUMBER)
+        claimed = update.where(same_key(roles, few)).returning(*columns, few.c[ROW_NUMBER]).cte("claimjobs_claimed")
+        order: list[sa.ColumnElement[Any]] = [claimed.c[ROW_NUMBER]]
     else:
         [values] = chosen.c
         is_chosen = roles.key[0] == sa.any_(dialect.array(values))

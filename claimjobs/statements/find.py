@@ -22,7 +22,7 @@ from claimjobs.table.roles import ColumnRoles
 
 SUSPECT: Final = "claimjobs_suspect"
 """The last column of a candidate: the size of its group of suspects (see `group_size`)."""
-PLACE: Final = "claimjobs_place"
+ROW_NUMBER: Final = "claimjobs_place"
 """The number of a job among the candidates, from 1."""
 KEY: Final = "claimjobs_k{}"
 """A column of the key among the candidates. No user's table has such names. So a user's predicate, which is in the

@@ -111,12 +111,12 @@ def check_columns(connection: sa.Connection, dialect: Dialect, roles: ColumnRole
     for name in (column.name for column in roles.key if column.name in changed):
         raise _key_unfit(roles, name, f"written anew by each UPDATE ({changed[name]})")
     found = columns_in_database(connection, roles.table)
-    places = dialect.table_rules.partition_columns(connection, roles.table)
+    partitioned_by = dialect.table_rules.partition_columns(connection, roles.table)
     for role, column in written.items():
         there = found[column.name]
         flaws = {
             "part of its key": column in roles.key,
-            "part of its partition key": column.name in places,
+            "part of its partition key": column.name in partitioned_by,
             "a generated column": "computed" in there,
         }
         if flaw := next((flaw for flaw, has in flaws.items() if has), None):

@@ -12,7 +12,7 @@ import sqlalchemy as sa
 from claimjobs.database.connect import connected, dialect_for, inspected_once
 from claimjobs.database.error_translation import TablesInUse, reason
 from claimjobs.dialects import Dialect
-from claimjobs.dialects.inspection import Place
+from claimjobs.dialects.inspection import Location
 from claimjobs.errors import (
     AccessDenied,
     BadArgument,
@@ -134,10 +134,10 @@ def inspect_table(
     """
     found, given = dialect_for(engine), columns or map_of(table)
     with connected(engine) as connection, inspected_once(connection):
-        source, home = roles, place = jobs_of(connection, found, table, given, beside_side_car=bool(side_car))
+        source, home = roles, location = jobs_of(connection, found, table, given, beside_side_car=bool(side_car))
         if side_car:
-            roles, place = _side_car_of(connection, found, source, home=home, side_car=side_car)
-        schema = place.metadata.schema
+            roles, location = _side_car_of(connection, found, source, home=home, side_car=side_car)
+        schema = location.metadata.schema
         if per_batch:
             claim_rows = ClaimRows(_shared(batches_table, schema), roles.recorded_as, roles.key, dialect or found)
             roles, source = roles.claimed_in(claim_rows), source.claimed_in(claim_rows)
@@ -146,7 +146,7 @@ def inspect_table(
         if "owner_id" in needed:
             acceptance.check_owner(connection, roles)
         owners = _shared(owner_table, schema)
-        backend = Backend(dialect or found, roles, source, owners, place.schema, by_lease=False)
+        backend = Backend(dialect or found, roles, source, owners, location.schema, by_lease=False)
         if per_key:
             backend = replace(backend, key_rows=_key_rows_of(connection, backend, home, per_key))
         if not by_lease:
@@ -159,7 +159,7 @@ def inspect_table(
 
 def jobs_of(
     connection: sa.Connection, dialect: Dialect, table: TableLike, columns: Columns | None, *, beside_side_car: bool
-) -> tuple[ColumnRoles, Place]:
+) -> tuple[ColumnRoles, Location]:
     """The roles of the user's table, after all checks, and where the server has it. `beside_side_car`: only its key,
     priority and run_at play a role, and its key must be unique. Raises UnfitTable.
     """
@@ -167,20 +167,20 @@ def jobs_of(
     acceptance.check_no_own(described)
     acceptance.check_table(connection, dialect, described)
     zoned = any(map(rules.depends_on_zone, columns_in_database(connection, described).values()))
-    described, place = collated(described, rules.collations(connection, described)), rules.place(connection, described)
+    described, home = collated(described, rules.collations(connection, described)), rules.locate(connection, described)
     roles = roles_of(described, (columns or Columns()).beside_side_car if beside_side_car else columns)
     index = key_index(connection, roles, unique=beside_side_car)
     quote = quote_of(connection)
-    roles = replace(roles, key_index=index, quote=quote, depend_on_zone=zoned, recorded_as=place.name)
+    roles = replace(roles, key_index=index, quote=quote, depend_on_zone=zoned, recorded_as=home.name)
     acceptance.check_key(connection, dialect, roles)
     if not beside_side_car:
         acceptance.check_columns(connection, dialect, roles)
-    return roles, place
+    return roles, home
 
 
 def _side_car_of(
-    connection: sa.Connection, dialect: Dialect, jobs: ColumnRoles, *, home: Place, side_car: str | bool
-) -> tuple[ColumnRoles, Place]:
+    connection: sa.Connection, dialect: Dialect, jobs: ColumnRoles, *, home: Location, side_car: str | bool
+) -> tuple[ColumnRoles, Location]:
     """The roles of the side-car of these jobs, and where the server has it. Raises UnfitTable."""
     name = side_car_name(home.full_name(jobs.table), side_car)
     key = [sa.Column(column.name, column.type, primary_key=True) for column in jobs.key]
@@ -189,10 +189,10 @@ def _side_car_of(
     except TableMissing:
         raise claims_missing(name, jobs.name, chosen=isinstance(side_car, str)) from None
     acceptance.check_table(connection, dialect, table)
-    roles, place = roles_of(table, Columns.of_side_car(jobs.key_names)), dialect.table_rules.place(connection, table)
+    roles, here = roles_of(table, Columns.of_side_car(jobs.key_names)), dialect.table_rules.locate(connection, table)
     # Not the side-car names the queue: who has another one, or none, is to be seen.
-    recorded_as = home.name if home.schema == place.schema else f"{home.schema}.{home.name}"
-    return replace(roles, recorded_as=recorded_as), place
+    recorded_as = home.name if home.schema == here.schema else f"{home.schema}.{home.name}"
+    return replace(roles, recorded_as=recorded_as), here
 
 
 def columns_for(connection: sa.Connection, roles: ColumnRoles, names: Sequence[str]) -> tuple[Column, ...]:
@@ -218,7 +218,7 @@ def columns_for(connection: sa.Connection, roles: ColumnRoles, names: Sequence[s
     return tuple(roles.table.c[name] for name in names)
 
 
-def _key_rows_of(connection: sa.Connection, backend: Backend, home: Place, per_key: PerKey) -> KeyRows:
+def _key_rows_of(connection: sa.Connection, backend: Backend, home: Location, per_key: PerKey) -> KeyRows:
     """The table of key rows. Raises TableMissing, or ColumnUnfit for a column that cannot be a key of them."""
     columns = columns_for(connection, backend.source, per_key.names)
     key = [sa.Column(column.name, column.type, primary_key=True) for column in columns]

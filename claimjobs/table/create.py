@@ -72,9 +72,9 @@ def side_car_tables(
     """
     dialect = dialect_for(engine)
     with connected(engine) as connection:
-        roles, place = jobs_of(connection, dialect, table, columns or map_of(table), beside_side_car=True)
+        roles, location = jobs_of(connection, dialect, table, columns or map_of(table), beside_side_car=True)
         key = _key_columns(connection, dialect, roles.table, roles.key_names)
-    full_name = place.full_name(roles.table)
+    full_name = location.full_name(roles.table)
     name = side_car_name(full_name, side_car)
     if flaw := dialect.table_rules.unnameable(name.rpartition(".")[2]):
         raise UnfitTable(
@@ -96,9 +96,9 @@ def key_tables(
     """The table of key rows that `per_key` needs, for `make` and `ddl`. The table of jobs must be there."""
     dialect = dialect_for(engine)
     with connected(engine) as connection:
-        roles, place = jobs_of(connection, dialect, table, columns or map_of(table), beside_side_car=bool(side_car))
+        roles, location = jobs_of(connection, dialect, table, columns or map_of(table), beside_side_car=bool(side_car))
         names = [column.name for column in columns_for(connection, roles, per_key)]
-        return [key_table(place.name, _key_columns(connection, dialect, roles.table, names), place.metadata)]
+        return [key_table(location.name, _key_columns(connection, dialect, roles.table, names), location.metadata)]
 
 
 def _key_columns(
@@ -204,7 +204,7 @@ def _in_one_schema(connection: sa.Connection, tables: list[sa.Table], dialect: D
     jobs = next((table for table in tables if table.name not in SHARED_TABLES), None)
     if jobs is None or jobs.schema:
         return tables
-    schema = dialect.table_rules.place(connection, jobs).schema if exists(connection, jobs) else default
+    schema = dialect.table_rules.locate(connection, jobs).schema if exists(connection, jobs) else default
     shared = [table for table in tables if table.name in SHARED_TABLES]
     hidden = [one for one in shared if exists(connection, one) and not inspector.has_table(one.name, schema=schema)]
     if schema == default and not hidden:

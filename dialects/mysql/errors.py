@@ -112,8 +112,8 @@ class MySQLErrors(ErrorCodes):
         found = re.search(r"(?s).* for key '(.+)'$", words_of(error))
         if found is None:
             return None
-        place, name = len(table) + 1, found[1]
-        return name[place:] if name[:place].casefold() == f"{table}.".casefold() else name
+        start, name = len(table) + 1, found[1]
+        return name[start:] if name[:start].casefold() == f"{table}.".casefold() else name
 
 
 class MariaDBErrors(MySQLErrors):

@@ -132,7 +132,7 @@ class MySQLTableRules(TableRules):
     last_character = "\uffff"  # the server replaces those behind it by question marks
 
     # A server may compare names without regard to case: the one that is spelled so comes first.
-    place_of = _about(
+    location_of = _about(
         "table_schema, table_name, table_schema = database()",
         "tables",
         "ORDER BY CAST(table_name AS BINARY) = CAST(:name AS BINARY) DESC LIMIT 1",

@@ -318,9 +318,9 @@ class Postgres(Dialect):
     ) -> None:
         from psycopg import Error, sql  # noqa: PLC0415 - psycopg is slow to import
 
-        place = [table.name] if table.schema is None else [table.schema, table.name]
+        names = [table.name] if table.schema is None else [table.schema, table.name]
         columns = sql.SQL(", ").join(sql.Identifier(table.c[key].name) for key in keys)
-        command = sql.SQL("COPY {} ({}) FROM STDIN").format(sql.Identifier(*place), columns)
+        command = sql.SQL("COPY {} ({}) FROM STDIN").format(sql.Identifier(*names), columns)
         with closing(connection.connection.cursor()) as cursor:
             try:
                 with cursor.copy(command) as copying:

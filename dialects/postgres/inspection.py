@@ -172,7 +172,7 @@ class PostgresTableRules(TableRules):
         *(postgresql.OID, postgresql.BIT, postgresql.ranges.AbstractRange),
     )
 
-    place_of = sa.text(
+    location_of = sa.text(
         "SELECT nspname, relname, nspname IS NOT DISTINCT FROM current_schema() FROM pg_class JOIN pg_namespace "
         "ON pg_namespace.oid = relnamespace WHERE pg_class.oid = to_regclass(:name)"
     )

@@ -222,8 +222,8 @@ class PostgresSessions(Sessions):
 
     def key_lock(self, table: str, key: str) -> int:
         # pg_locks shows the table's half as classid and the key's half as objid: a whole number as it is.
-        place = int(key) if _NUMBER.fullmatch(key) else int.from_bytes(blake2b(key.encode(), digest_size=4).digest())
-        number = zlib.crc32(table.encode()) << 32 | place & 0xFFFFFFFF
+        number = int(key) if _NUMBER.fullmatch(key) else int.from_bytes(blake2b(key.encode(), digest_size=4).digest())
+        number = zlib.crc32(table.encode()) << 32 | number & 0xFFFFFFFF
         return number - (1 << 64) if number >> 63 else number
 
     def drop_database(self, connection: sa.Connection, name: str) -> None:

@@ -140,7 +140,7 @@ def test_two_descriptions_of_a_table_share_its_locks(backend: Backend) -> None:
     one, other = advisory(backend), advisory(backend, table=JOBS)
     one.enqueue(jobs(2))
     with backend.engine.connect() as connection:
-        home = backend.dialect.table_rules.place(connection, one.table).schema
+        home = backend.dialect.table_rules.locate(connection, one.table).schema
     third = backend.bare_queue(f"{home}.jobs", locking=AdvisoryLocks(), hold="transaction", bind=backend.new_engine())
     with one.claim():
         assert not other.claim()
