@@ -15,9 +15,9 @@ from claimjobs.log_events import THREAD_LEFT
 STOPPING: Final = (signal.SIGINT, signal.SIGTERM)
 CANCEL_SIGNAL: Final = signal.SIGUSR1
 """The signal by which another thread raises `Cancelled` in the main thread of its process."""
-REACTION: Final = 1.0
+REACTION_SECONDS: Final = 1.0
 """Seconds from the deadline of a stop, when a handler is interrupted, until its jobs are released without it."""
-THREADS_GRACE: Final = 5.0
+THREADS_GRACE_SECONDS: Final = 5.0
 """Seconds for which threads of a handler may run on after the work of their process."""
 
 log = logging.getLogger("claimjobs.signals")
@@ -204,7 +204,7 @@ def stop_on_signals(*queues: SupportsStop, timeout: float | None = None) -> Iter
     not within a transaction: jobs without an outcome are released. The code after the block runs in either case, with
     the former signal handlers. Use it in the main thread (else ValueError): the loops may run in others.
 
-    `timeout`: so many seconds after the first signal has the effect of a second one. REACTION seconds later
+    `timeout`: so many seconds after the first signal has the effect of a second one. REACTION_SECONDS seconds later
     `queue.stop(timeout)` releases what is still held: by a handler that catches everything, or in another thread.
     """
     if timeout is not None:
@@ -219,7 +219,7 @@ def stop_on_signals(*queues: SupportsStop, timeout: float | None = None) -> Iter
 
     def stop() -> None:
         for queue in queues:
-            queue.stop() if timeout is None else queue.stop(timeout + REACTION)
+            queue.stop() if timeout is None else queue.stop(timeout + REACTION_SECONDS)
         if timeout is not None and not is_left:
             timers.append(after(timeout, _send_to_main_thread, signal.SIGTERM))
 
@@ -239,7 +239,7 @@ def stop_on_signals(*queues: SupportsStop, timeout: float | None = None) -> Iter
 
 def check_timeout(timeout: float) -> None:
     """Raise ValueError unless a timer can wait for so many seconds."""
-    if not 0 <= timeout <= threading.TIMEOUT_MAX - REACTION:
+    if not 0 <= timeout <= threading.TIMEOUT_MAX - REACTION_SECONDS:
         raise ValueError(f"timeout={timeout!r}: give a number of seconds, 0 or more")
 
 
@@ -263,9 +263,9 @@ def exit_despite_threads(code: int, *, but: Iterable[threading.Thread] = ()) -> 
 
     def end(code: int) -> None:
         words = "a thread that the handler started was still running %g s after the work: ended"
-        log.warning(words, THREADS_GRACE, extra={"event": THREAD_LEFT, "seconds": THREADS_GRACE})
+        log.warning(words, THREADS_GRACE_SECONDS, extra={"event": THREAD_LEFT, "seconds": THREADS_GRACE_SECONDS})
         os._exit(code)
 
     known = {threading.current_thread(), threading.main_thread(), *but}
     if [thread for thread in threading.enumerate() if not thread.daemon and thread not in known]:
-        after(THREADS_GRACE, end, code)
+        after(THREADS_GRACE_SECONDS, end, code)

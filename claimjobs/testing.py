@@ -33,7 +33,7 @@ from claimjobs.table.columns import ENDED
 from claimjobs.workers.consumer import BatchObserver, consume
 from claimjobs.workers.handlers import handler_of
 
-QUIET: Final = 0.5
+QUIET_SECONDS: Final = 0.5
 """Seconds without a job after which no job is taken for due, if a rate holds jobs back."""
 
 OURS: Final = "claimjobs_test_"
@@ -115,7 +115,7 @@ def run(
                 f"queue {queue.table.fullname!r} is paused, and no job of it is claimed: call its `resume` before `run`"
             )
         per_key = queue.settings.per_key
-        idle = QUIET if per_key is not None and per_key.pace is not None else None
+        idle = QUIET_SECONDS if per_key is not None and per_key.pace is not None else None
         if what.concurrency is not None:
             queue.work(what.function, concurrency=what.concurrency, size=size, drain=True, idle=idle, observer=results)
         else:

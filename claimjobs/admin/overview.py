@@ -176,9 +176,7 @@ class OverviewReader:
         waiting = connection.execute(first, upper).one()
         failed = sa.select(sa.func.count()).select_from(self._worst_failed().subquery())
         lives = Counter(owner.life for owner in owners or ())
-        others = {
-            state: connection.scalar(rows.up_to(state, order), upper) for state in COUNTED_STATES if state != UNCLAIMED
-        }
+        others = {of: connection.scalar(rows.up_to(of, order), upper) for of in COUNTED_STATES if of != UNCLAIMED}
         return Backlog(
             **{state: min(self._limit, jobs) for state, jobs in {UNCLAIMED: waiting.jobs, **others}.items()},
             limit=self._limit,

@@ -22,7 +22,7 @@ from claimjobs.statements.find import KeysetOrder, Selection, columns_of, find, 
 from claimjobs.table.backend import Backend
 from claimjobs.table.roles import ColumnRoles
 
-SOME: Final = 10
+ROWS_CHECKED: Final = 10
 """How many rows `check_that_keys_find` reads."""
 READABLE: Final = (sa.Integer, sa.Numeric, sa.String, sa.Uuid, sa.LargeBinary)
 """Types of which Python can hold every value, as the driver reads it."""
@@ -157,7 +157,7 @@ def check_that_keys_find(connection: sa.Connection, backend: Backend, selection:
     Raises KeyUnfit for rows that are there before and after, and are not found by their own key.
     """
     source = backend.source
-    first = sa.select(*source.key).where(selection.candidate).order_by(*selection.order).limit(SOME)
+    first = sa.select(*source.key).where(selection.candidate).order_by(*selection.order).limit(ROWS_CHECKED)
     keys = [key_of(row) for row in connection.execute(first)]
     if not keys:
         return

@@ -79,9 +79,8 @@ class KeyRowLocks(JobLocks):
         self._as_read = all(
             isinstance(column.type, AS_READ) and not isinstance(column.type, sa.Enum) for column in columns
         )
-        wanted = "claimjobs_rows_wanted"
-        self._next_rows = CompiledStatement(statements.next(after=False), wanted)
-        self._next_rows_after = CompiledStatement(statements.next(after=True), wanted)
+        self._next_rows = CompiledStatement(statements.next(after=False), "claimjobs_rows_wanted")
+        self._next_rows_after = CompiledStatement(statements.next(after=True), "claimjobs_rows_wanted")
         self._count = CompiledStatement(statements.claimed)
         jobs = statements.jobs() if self._lateral else statements.jobs_of_one()
         self._jobs = CompiledStatement(jobs, "claimjobs_each")

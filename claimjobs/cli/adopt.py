@@ -20,7 +20,7 @@ from claimjobs.cli.values import value_for
 from claimjobs.errors import BadArgument
 from claimjobs.explain.adoption import (
     INDEX,
-    LOOKED_AT,
+    ROWS_READ,
     Adoption,
     Plan,
     additions,
@@ -175,7 +175,7 @@ def adopt(target: Target, table: str, migration: str, into: Path, **chosen: Any)
 
 
 def _described(found: Adoption) -> Iterator[str]:
-    count = f"{found.rows:,}{' or more' if found.rows == LOOKED_AT else ''}"
+    count = f"{found.rows:,}{' or more' if found.rows == ROWS_READ else ''}"
     yield f"{found.table.fullname}: {count} rows, key {', '.join(found.key) or '(none)'}"
     if not found.key:
         yield "without a key no row is found again: add a primary key, or a unique index of columns that are NOT NULL"
@@ -198,7 +198,7 @@ def _warnings(plan: Plan) -> Iterator[str]:
         return
     status = found.names["status"]
     if found.rows and not has_value(found, states["unclaimed"]):
-        some = f"none of the first {LOOKED_AT:,} rows" if found.rows == LOOKED_AT else "no row"
+        some = f"none of the first {ROWS_READ:,} rows" if found.rows == ROWS_READ else "no row"
         yield (
             f"warning: {some} has {status} {states['unclaimed']!r}, which is to mean unclaimed: check --state "
             "unclaimed=VALUE, if such rows are not still to come"

@@ -38,9 +38,8 @@ def pause(target: Target, reason: str | None) -> None:
     """
     reason = None if reason is None else " ".join(reason.split())  # one line of `status`
     if reason is not None and len(reason) > REASON_CHARACTERS:
-        raise click.BadParameter(
-            f"it has {len(reason):,} characters: give at most {REASON_CHARACTERS:,}", param_hint="--reason"
-        )
+        flaw = f"it has {len(reason):,} characters: give at most {REASON_CHARACTERS:,}"
+        raise click.BadParameter(flaw, param_hint="--reason")
     with target.queue() as queue:
         queue.pause(reason)
         show(f"{queue.table.fullname} is paused: {next_command('resume')} ends that")

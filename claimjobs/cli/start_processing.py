@@ -32,7 +32,7 @@ PATIENCE_SECONDS: Final = 86_400.0
 SESSION_LOCKS: Final = {"auto": None, "on": True, "off": False}
 """The values of --session-lock, and of `Liveness.session_lock`."""
 FUNCTION: Final = "MODULE:FUNCTION"
-LONGEST_END: Final = 30.0
+LONGEST_END_SECONDS: Final = 30.0
 """Seconds after the second Ctrl-C until the command ends in any case."""
 
 
@@ -193,7 +193,7 @@ def _supervised(supervisor: Supervisor, screen: Screen, served: AbstractContextM
 
     def cancel() -> None:
         supervisor.cancel()
-        after(LONGEST_END, os._exit, exits.INTERRUPTED)
+        after(LONGEST_END_SECONDS, os._exit, exits.INTERRUPTED)
 
     with interrupted_at_once():
         supervisor.check()

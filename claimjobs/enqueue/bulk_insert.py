@@ -18,7 +18,7 @@ import sqlalchemy as sa
 from claimjobs.dialects import Dialect
 from claimjobs.enqueue.rows import Row
 
-FEW: Final = 100
+FEWEST_ROWS: Final = 100
 """For fewer rows the preparation costs more than it saves."""
 
 _SHORT: Final = {bool, int, float, Decimal, date, datetime, time, timedelta, UUID}
@@ -53,7 +53,7 @@ class RowValues:
 class BulkInsert:
     """Writes many rows at a time into one table, where that is the same as what SQLAlchemy would write.
 
-    COPY is used if all of this is true. `Enqueuer` writes at least FEW rows with the same columns, and knows no
+    COPY is used if all of this is true. `Enqueuer` writes at least FEWEST_ROWS rows with the same columns, and knows no
     `unique`. Neither a translated schema nor a default of Python is missing in the rows (`_way`). The driver and the
     table can take it, and each value has a type that COPY reads as an INSERT would (`Dialect.copyable`).
     """

@@ -27,7 +27,7 @@ from claimjobs.database.transactions import (
     savepoint,
 )
 from claimjobs.dialects import Dialect, Key
-from claimjobs.enqueue.bulk_insert import FEW, BulkInsert
+from claimjobs.enqueue.bulk_insert import FEWEST_ROWS, BulkInsert
 from claimjobs.enqueue.notifier import Notifier
 from claimjobs.enqueue.rows import ROWS_PER_CHUNK, Chunk, Row, chunks, misfit
 from claimjobs.enqueue.unique_key import CHOICES, OnDuplicate, UniqueKey
@@ -224,7 +224,7 @@ class Insert:
                     changed = self._change(chunk, but=inserted) if len(inserted) < len(chunk) else 0
                     return len(inserted) + changed
                 # By COPY, or in an INSERT that is prepared once for all rows; else as SQLAlchemy does.
-                if len(chunk) < FEW or not self._bulk.write(chunk.rows):
+                if len(chunk) < FEWEST_ROWS or not self._bulk.write(chunk.rows):
                     self._connection.execute(insert_rows(self._table), [dict(row) for row in chunk.rows])
                 return len(chunk)
         except (sa.exc.StatementError, *UNSENDABLE) as error:

@@ -63,7 +63,7 @@ WRITTEN: Final = ("status", "owner_id", "owner_date")
 """The roles in which a claim in rows writes."""
 RETRIED: Final = ("run_at", "attempts", "last_error", "suspect")
 """The roles in which a failure is stored."""
-LOOKED_AT: Final = 10_000
+ROWS_READ: Final = 10_000
 """Rows of which the values of a status are read, and up to which rows are counted."""
 MOST_VALUES: Final = 12
 """A column with more values than that is no status."""
@@ -76,7 +76,7 @@ class Adoption:
     engine: sa.Engine
     table: sa.Table
     rows: int
-    """How many rows it has; LOOKED_AT or more, if it is that number."""
+    """How many rows it has; ROWS_READ or more, if it is that number."""
     key: tuple[str, ...]
     names: Mapping[str, str]
     """For each role a column that may play it, by its name."""
@@ -140,14 +140,14 @@ def inspect_for_adoption(engine: sa.Engine, name: str) -> Adoption:
             column.type = there[column.name]["type"]  # as the database has it, also of an instant
         names, values = dict(_names(connection, table, there)), dict[Any, int]()
         if "status" in names:
-            first = sa.select(table.c[names["status"]].label("value")).limit(LOOKED_AT).subquery()
+            first = sa.select(table.c[names["status"]].label("value")).limit(ROWS_READ).subquery()
             count = sa.func.count().label("rows")
             found = connection.execute(sa.select(first.c.value, count).group_by(first.c.value).order_by(count.desc()))
             values = {row.value: row.rows for row in found if isinstance(row.value, Hashable)}  # a SET of MySQL is not
         if len(values) > MOST_VALUES:
             del names["status"]
             values = {}
-        some: sa.Select[Any] = sa.select(sa.literal_column("1")).select_from(table).limit(LOOKED_AT)
+        some: sa.Select[Any] = sa.select(sa.literal_column("1")).select_from(table).limit(ROWS_READ)
         rows = connection.scalar(sa.select(sa.func.count()).select_from(some.subquery())) or 0
         key = tuple(column.name for column in table.primary_key)
         for index in () if key else indexes_of(connection, table):  # None: only a part of a value, or of the rows
@@ -187,7 +187,7 @@ def _has_type(role: str, fit: Fit, found: Mapping[str, Any]) -> bool:
 
 def _is_unused(connection: sa.Connection, table: sa.Table, name: str, fit: Fit) -> bool:
     """Whether the first rows have nothing in this column but NULL and the value that is no user's data."""
-    first = sa.select(table.c[name].label("value")).limit(LOOKED_AT).subquery()
+    first = sa.select(table.c[name].label("value")).limit(ROWS_READ).subquery()
     has_value = first.c.value.is_not(None) if fit.unused is None else first.c.value != fit.unused
     return connection.scalar(sa.select(sa.literal_column("1")).select_from(first).where(has_value).limit(1)) is None
 
@@ -204,7 +204,7 @@ def flaw_of_value(found: Adoption, value: Any) -> str | None:
 
 def has_value(found: Adoption, value: Any) -> bool:
     """Whether one of the first rows has this value in the status column, as the database compares them."""
-    first = sa.select(found.table.c[found.names["status"]].label("value")).limit(LOOKED_AT).subquery()
+    first = sa.select(found.table.c[found.names["status"]].label("value")).limit(ROWS_READ).subquery()
     one: sa.Select[Any] = sa.select(sa.literal_column("1")).where(first.c.value == value).limit(1)
     with connected(found.engine) as connection:
         return connection.scalar(one) is not None

@@ -22,11 +22,11 @@ from claimjobs.table.backend import Backend
 from claimjobs.table.claim_index import claim_index, missing_index
 from claimjobs.table.definitions import OWNER_TABLE
 
-SIZE: Final = 100
+CLAIM_SIZE: Final = 100
 """The size of the claim that is explained."""
-FEW: Final = 10
+FEW_KEYS: Final = 10
 """How many keys are given to a statement that is planned. For many keys a planner may prefer to read a whole table."""
-SMALL: Final = 10_000
+SMALL_TABLE_ROWS: Final = 10_000
 """A planner may read a table of fewer rows as a whole, whatever indexes it has. That costs little."""
 NOBODY: Final = 0
 """The id of no owner."""
@@ -52,12 +52,12 @@ class Subject:
         """The statements of a claim, then of a settle, of a few rows of the table; if it has none, of a key of NULL."""
         width = len(self.backend.source.key)
         keys = self.some_keys(connection) or [None if width == 1 else (None,) * width]
-        claim = self.plan.strategy.phases(owner, ClaimRequest(SIZE, SIZE), keys)
+        claim = self.plan.strategy.phases(owner, ClaimRequest(CLAIM_SIZE, CLAIM_SIZE), keys)
         return [*claim, *self.settler.phases(owner, keys)]
 
     def some_keys(self, connection: sa.Connection) -> list[Key]:
         """The keys of a few rows, as far as the driver can read them."""
-        rows = connection.execute(stored_jobs.some_keys(self.backend.source, self.backend.dialect, FEW))
+        rows = connection.execute(stored_jobs.some_keys(self.backend.source, self.backend.dialect, FEW_KEYS))
         return [key_of(row) for row in rows]
 
 
@@ -114,7 +114,7 @@ def plan_findings(connection: sa.Connection, subject: Subject) -> Iterator[Findi
     database checks that when it plans them. Without rows in the table there is no plan of a statement that needs keys.
     """
     backend, refused, owner = subject.backend, list[str](), NOBODY
-    rows = connection.scalar(stored_jobs.count(backend.source, (), SMALL)) or 0
+    rows = connection.scalar(stored_jobs.count(backend.source, (), SMALL_TABLE_ROWS)) or 0
     if backend.by_lease:
         with _noted(connection, subject, "read the owners", refused):
             # A planner may find out that a statement for a dead owner reaches no row.
@@ -129,12 +129,12 @@ def plan_findings(connection: sa.Connection, subject: Subject) -> Iterator[Findi
             plan = subject.inspection.plan(connection, sql, parameters)
             if rows or not by_keys:
                 subject.planned.append(Planned(phase.name, sql, plan, by_keys))
-    yield from (_plan_finding(found, is_small=rows < SMALL) for found in subject.planned)
+    yield from (_plan_finding(found, is_small=rows < SMALL_TABLE_ROWS) for found in subject.planned)
     if backend.has_side_car:  # the table must not be altered; the right to lock its rows is checked when that is done
         with _noted(connection, subject, "lock rows", refused):
             connection.execute(stored_jobs.lock_none(backend.source)).close()
     else:
-        yield _index_finding(connection, subject, is_small=rows < SMALL)
+        yield _index_finding(connection, subject, is_small=rows < SMALL_TABLE_ROWS)
     if refused:
         says = f"this user may not {', '.join(refused)}, as a consumer must"
         step = "explain with a consumer's account, or grant what docs/security.md has for one"

@@ -15,7 +15,7 @@ from claimjobs.database.connect import connected, dotted
 from claimjobs.database.error_translation import reason
 from claimjobs.dialects.inspection import Finding, NotShown
 from claimjobs.errors import ClaimjobsError, ServerUnfit, StateMissing
-from claimjobs.explain.plans import NOBODY, SIZE, Subject, as_sent
+from claimjobs.explain.plans import CLAIM_SIZE, NOBODY, Subject, as_sent
 from claimjobs.statements import stored_jobs
 from claimjobs.statements.owners import register
 from claimjobs.table.roles import IS_CLAIMED_AGAIN
@@ -156,7 +156,7 @@ def claim_once(connection: sa.Connection, subject: Subject) -> Iterator[Finding]
     if backend.by_lease:  # nobody else sees this one
         row = {"host": "", "pid": 0, "claims": backend.roles.recorded_as, "lease": subject.liveness.lease}
         [owner] = connection.execute(register(backend.owners), row).inserted_primary_key or [NOBODY]
-    jobs = len(subject.plan.strategy.claim(connection, owner, ClaimRequest(SIZE, SIZE)).jobs)
+    jobs = len(subject.plan.strategy.claim(connection, owner, ClaimRequest(CLAIM_SIZE, CLAIM_SIZE)).jobs)
     if not jobs:
         raise NotShown("no job is due, or other consumers have locked all of them: there was none to claim")
     locks = subject.inspection.row_locks(connection, backend.source.table)

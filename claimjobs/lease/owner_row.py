@@ -23,7 +23,7 @@ from claimjobs.table.backend import Backend
 from claimjobs.table.definitions import FIRST_OWNER, id_above
 from claimjobs.table.record_description import RecordDescription
 
-END_OF_SESSION: Final = 2.0
+END_OF_SESSION_SECONDS: Final = 2.0
 """Seconds to wait for the end of a session."""
 
 _IDS_HERE: Final[weakref.WeakValueDictionary[tuple[str, str, int], OwnerRow]] = weakref.WeakValueDictionary()
@@ -231,7 +231,7 @@ class OwnerRow:
         with contextlib.suppress(sa.exc.DBAPIError), connection.begin_nested():
             if session in self._sessions:
                 connection.execute(self._dialect.sessions.end_session(session))
-        deadline = time.monotonic() + END_OF_SESSION
+        deadline = time.monotonic() + END_OF_SESSION_SECONDS
         while not (taken := self._try_lock(connection)) and time.monotonic() < deadline:
             time.sleep(0.02)
         return taken

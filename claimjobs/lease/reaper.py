@@ -30,7 +30,7 @@ from claimjobs.dialects.types import database_now
 from claimjobs.errors import ClaimjobsError, StatementTimedOut, WriteSwallowed
 from claimjobs.job import Job, entry_of, key_of, with_entry
 from claimjobs.key_text import key_in_message
-from claimjobs.lease.owner_row import END_OF_SESSION
+from claimjobs.lease.owner_row import END_OF_SESSION_SECONDS
 from claimjobs.lease.registry import OwnerState, Watch, dead_among, left_by_failover, read_owners
 from claimjobs.log_events import JOB_STUCK, OWNER_DEAD, OWNER_ELSEWHERE, OWNER_STUCK
 from claimjobs.options import Retry
@@ -176,7 +176,7 @@ class Reaper:
         """
         if self._is_ours(owner) is False:
             return 0
-        deadline = time.monotonic() + END_OF_SESSION
+        deadline = time.monotonic() + END_OF_SESSION_SECONDS
         sessions = owners.sessions_of(self._backend.owners, self._backend.dialect)
         while (rows := self._connector.rows(sessions, {"claimjobs_me": owner}, patience=1)) and rows[0].holder:
             if time.monotonic() > deadline:
@@ -188,9 +188,9 @@ class Reaper:
     def release_by_id(self, owner: int) -> int:
         """Declare an owner dead whose process still runs, and release its jobs; return how many.
 
-        Tried again for END_OF_SESSION seconds while its own session has its row or its jobs locked.
+        Tried again for END_OF_SESSION_SECONDS seconds while its own session has its row or its jobs locked.
         """
-        jobs, deadline = 0, time.monotonic() + END_OF_SESSION
+        jobs, deadline = 0, time.monotonic() + END_OF_SESSION_SECONDS
         while self._is_ours(owner):
             jobs += self._reclaim(owner, None, charges=False)
             if time.monotonic() > deadline:

@@ -18,7 +18,7 @@ from claimjobs.table.backend import Backend
 from claimjobs.table.definitions import OWNER_TABLE
 from claimjobs.table.record_description import RecordDescription
 
-SAME_RUN: Final = 2.0
+SAME_START_SECONDS: Final = 2.0
 """Seconds by which two readings of a server's start may differ, where the server counts in whole seconds."""
 NOBODY: Final = {"claimjobs_me": 0, "claimjobs_host": "", "claimjobs_pid": 0}
 """An owner that is in no table."""
@@ -171,7 +171,7 @@ def left_by_failover(
 
 def _run_of(connection: sa.Connection, backend: Backend) -> ServerRun:
     sessions = backend.dialect.sessions
-    accuracy = 0.0 if sessions.knows_start_exactly else SAME_RUN
+    accuracy = 0.0 if sessions.knows_start_exactly else SAME_START_SECONDS
     return ServerRun(sessions.server_since(connection), accuracy, sessions.locks_are_seen(connection))
 
 

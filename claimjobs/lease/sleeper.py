@@ -28,11 +28,11 @@ from claimjobs.log_events import SLEEP_FAILED
 from claimjobs.options import CHECK_EVERY, Liveness
 from claimjobs.statements import owners
 
-STAYS_MARKED: Final = 0.05
+STAYS_MARKED_SECONDS: Final = 0.05
 """If an owner sleeps again within so many seconds, its row says all the time that it sleeps."""
-NO_SLEEP: Final = 60.0
+NO_SLEEP_SECONDS: Final = 60.0
 """Seconds: after two errors within this time, the owner does not sleep for this time."""
-CYCLE: Final = 0.3
+LONGEST_PAUSE_IN_LEASES: Final = 0.3
 """The longest pause between two checks, as a part of a lease."""
 LISTENS_AS: Final = "claimjobs_hears"
 """The key in the `info` of a connection for the id of the owner whose wakes its session receives."""
@@ -79,7 +79,7 @@ class IdleSleeper:
         self._conditions: tuple[WakeCondition, ...] = ()
         """The conditions of the loops that wait, and were not woken. Each loop may claim other jobs."""
         self._busy = False
-        self._failed = self._no_sleep_since = -NO_SLEEP
+        self._failed = self._no_sleep_since = -NO_SLEEP_SECONDS
         self._others_awake = 0
         """How many other owners did not sleep at the last check."""
         self._last_active = self._beaten = self._owner_dead_at = 0.0
@@ -89,7 +89,7 @@ class IdleSleeper:
 
     def can_sleep(self) -> bool:
         """Whether this owner could be woken: it holds no job and has its session lock."""
-        had_no_errors = time.monotonic() - self._no_sleep_since >= NO_SLEEP
+        had_no_errors = time.monotonic() - self._no_sleep_since >= NO_SLEEP_SECONDS
         return self._row.locked and had_no_errors and not self._busy
 
     @contextmanager
@@ -157,7 +157,7 @@ class IdleSleeper:
 
     def _mark_awake_later(self) -> None:
         """Write that this owner is awake, unless it sleeps again at once: that saves two writes."""
-        until = time.monotonic() + STAYS_MARKED
+        until = time.monotonic() + STAYS_MARKED_SECONDS
         while (left := until - time.monotonic()) > 0:
             self._pause(left)
             if self.is_over or self._is_idle():
@@ -178,7 +178,8 @@ class IdleSleeper:
         except Exception as error:  # no sleep is worth the heartbeat's thread
             log.debug("no sleep: %s", reason(error), extra={"event": SLEEP_FAILED, "error": str(error)})
             now = time.monotonic()
-            self._no_sleep_since, self._failed = (now if now - self._failed < NO_SLEEP else self._no_sleep_since), now
+            self._no_sleep_since = now if now - self._failed < NO_SLEEP_SECONDS else self._no_sleep_since
+            self._failed = now
 
     # --- asleep ----------------------------------------------------------------------------------------
 
@@ -266,4 +267,4 @@ class IdleSleeper:
 
     def _longest(self) -> float:
         """The longest pause until the next check. The leader's is shorter while others work: they may die."""
-        return CHECK_EVERY if self._others_awake and self._row.leads else CYCLE * self._liveness.lease
+        return CHECK_EVERY if self._others_awake and self._row.leads else LONGEST_PAUSE_IN_LEASES * self._liveness.lease

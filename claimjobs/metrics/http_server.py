@@ -16,7 +16,7 @@ from wsgiref.types import StartResponse, WSGIApplication, WSGIEnvironment
 from claimjobs.errors import ClaimjobsError
 from claimjobs.log_events import REQUEST_FAILED
 
-TIME_LIMIT: Final = 5.0
+REQUEST_SECONDS: Final = 5.0
 """Seconds that a client may take to send its request, and to accept a part of the answer."""
 LOOPBACK: Final = "127.0.0.1"
 POLICY: Final = "default-src 'none'; style-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
@@ -35,8 +35,8 @@ log = logging.getLogger("claimjobs.http_server")
 def serving(host: str, port: int, pages: Mapping[str, WSGIApplication]) -> Iterator[int]:
     """Serve these pages, by their paths, while the block lasts; yield the port. Port 0: any free port.
 
-    A client that hangs occupies a thread for TIME_LIMIT, and nothing else. Raises ClaimjobsError if the port cannot be
-    used.
+    A client that hangs occupies a thread for REQUEST_SECONDS, and nothing else. Raises ClaimjobsError if the port
+    cannot be used.
     """
     try:
         server = _Server(host, port, pages)
@@ -86,7 +86,7 @@ class _Server(ThreadingMixIn, WSGIServer):
 
 
 class _Handler(WSGIRequestHandler):
-    timeout = TIME_LIMIT
+    timeout = REQUEST_SECONDS
 
     def handle(self) -> None:
         self._errors = io.StringIO()

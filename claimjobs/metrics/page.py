@@ -16,7 +16,7 @@ from claimjobs.key_text import key_in_message, key_text, visible
 from claimjobs.metrics.backlog_reader import BacklogReader
 from claimjobs.metrics.http_server import answer
 
-REFRESH: Final = 5
+REFRESH_SECONDS: Final = 5
 """Seconds after which a browser loads the page again."""
 CHARACTERS_SHOWN: Final = 200
 """Characters of a text that are shown."""
@@ -97,8 +97,8 @@ def _html(reader: PageReader, error: str | None) -> Iterator[str]:
     yield (
         f'<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n<title>{title} - claimjobs</title>\n'
         '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
-        f'<meta http-equiv="refresh" content="{REFRESH}">\n<link rel="stylesheet" href="style.css">\n</head>\n<body>\n'
-        f"<h1>{title}</h1>\n"
+        f'<meta http-equiv="refresh" content="{REFRESH_SECONDS}">\n<link rel="stylesheet" href="style.css">\n</head>\n'
+        f"<body>\n<h1>{title}</h1>\n"
     )
     if error is not None:
         yield _warning(f"The table cannot be read: {error}")
@@ -116,7 +116,7 @@ def _html(reader: PageReader, error: str | None) -> Iterator[str]:
         if len(seen.owners) > MOST_OWNERS:
             yield f"<p>{len(seen.owners) - MOST_OWNERS:,} more owners</p>\n"
         yield _table("Keys that wait", KEYS, key_rows(seen))
-    yield f'<footer>loaded again every {REFRESH} s; <a href="metrics">metrics</a></footer>\n</body>\n</html>\n'
+    yield f'<footer>loaded again every {REFRESH_SECONDS} s; <a href="metrics">metrics</a></footer>\n</body>\n</html>\n'
 
 
 def _warning(text: str) -> str:

@@ -21,7 +21,7 @@ from claimjobs.log_events import LOOP_BLOCKED
 
 WATCH_EVERY: Final = 0.5
 """Seconds between two checks of whether the event loop runs."""
-BLOCKED: Final = 0.5
+BLOCKED_SECONDS: Final = 0.5
 """Seconds by which such a check may be late. Other work of a busy machine delays it by less."""
 TASKS_END_SECONDS: Final = 5.0
 """Seconds for the tasks of an event loop to end when they are cancelled."""
@@ -141,7 +141,7 @@ class EventLoop:
 
     @property
     def is_blocked(self) -> bool:
-        return time.monotonic() - self._ran_at > WATCH_EVERY + BLOCKED
+        return time.monotonic() - self._ran_at > WATCH_EVERY + BLOCKED_SECONDS
 
     def give_up(self, item: PooledJob) -> None:
         self._loop.call_soon_threadsafe(self._cancel, item)
@@ -171,7 +171,7 @@ class EventLoop:
             with suppress(TimeoutError):
                 await asyncio.wait_for(self._ended.wait(), WATCH_EVERY)
             late = time.monotonic() - self._ran_at - WATCH_EVERY
-            if late > BLOCKED and not self._has_warned:
+            if late > BLOCKED_SECONDS and not self._has_warned:
                 self._has_warned = True
                 words = "%s kept its event loop from all other jobs for %.1f s: await what takes long, or use a thread"
                 fields = {"event": LOOP_BLOCKED, "seconds": round(late, 1)}

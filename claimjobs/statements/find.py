@@ -32,7 +32,7 @@ AFTER: Final = "claimjobs_after_{}"
 
 DUE: Final = "claimjobs_due"
 """The last column of a place: 1 if its job is due."""
-TAIL: Final = 1_000
+TAIL_JOBS: Final = 1_000
 """How many unclaimed jobs are read from the end, to find one that is due."""
 
 SIZE: Final = sa.bindparam("claimjobs_size", type_=sa.Integer)
@@ -170,14 +170,14 @@ def one_after_another(parts: Sequence[sa.Select[Any]], limit: sa.ColumnElement[i
 def ends(roles: ColumnRoles, selection: Selection) -> sa.Select[Any]:
     """The places of the first and the last job that is due, for an order of columns, and 1.
 
-    The last one is searched for among the last `TAIL` that are unclaimed: there may be many that are not due. If none
-    of these is due, the place is that of the very last, and a 0 follows.
+    The last one is searched for among the last `TAIL_JOBS` that are unclaimed: there may be many that are not due. If
+    none of these is due, the place is that of the very last, and a 0 follows.
     """
     columns = [column.label(column.name) for column in selection.order]
     falling = [column.desc() for column in selection.order]
     is_due = sa.case((selection.due, 1), else_=0).label(DUE)
     unclaimed = roles.state.row_says(UNCLAIMED)
-    tail = sa.select(*columns, is_due).where(unclaimed).order_by(*falling).limit(TAIL).subquery("claimjobs_tail")
+    tail = sa.select(*columns, is_due).where(unclaimed).order_by(*falling).limit(TAIL_JOBS).subquery("claimjobs_tail")
     first = sa.select(*columns, sa.literal(1).label(DUE)).where(selection.due).order_by(*selection.order).limit(1)
     last = sa.select(tail).order_by(tail.c[DUE].desc(), *(tail.c[column.name].desc() for column in columns)).limit(1)
     return sa.select(sa.union_all(*(sa.select(one.subquery()) for one in (first, last))).subquery())

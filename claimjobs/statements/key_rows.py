@@ -35,7 +35,7 @@ DUE: Final = "claimjobs_is_ready"
 FIRST: Final = "claimjobs_first"
 WEIGHT: Final = "claimjobs_weight"
 WANTED: Final = "claimjobs_is_wanted"
-SOME: Final = 1_000
+SOME_JOBS: Final = 1_000
 """Jobs among which the check of a sleeping consumer searches for a key without a key row."""
 PART: Final = "claimjobs_part_{}"
 """The parameters for one key."""
@@ -122,7 +122,7 @@ class KeyStatements:
         """A scalar that is NULL if no key is due, and a search would find none among the first jobs that are due."""
         table, jobs = self._table, self.key_rows.of_jobs
         due = sa.select(sa.literal(1)).where(table.c.next_at <= self.now).order_by(table.c.next_at).limit(1)
-        first = sa.select(*jobs).where(self.selection.candidate).order_by(*jobs, *self.selection.order).limit(SOME)
+        first = sa.select(*jobs).where(self.selection.candidate).order_by(*jobs, *self.selection.order).limit(SOME_JOBS)
         due_jobs = first.select_from(self.source.table).subquery("claimjobs_first_due")
         found = self._missing(sa.select(due_jobs).distinct().subquery("claimjobs_found")).subquery("claimjobs_wanted")
         new = sa.select(sa.literal(1)).select_from(found).where(found.c[WANTED] == 1).limit(1)

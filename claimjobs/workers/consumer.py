@@ -29,7 +29,7 @@ FIRST_PAUSE = 0.1
 LONGEST_PAUSE = 5.0
 """Seconds a consumer waits after a batch of which it released jobs undecided; doubled for each further one."""
 
-LIMITED = 1.0
+TIME_LIMIT_SECONDS = 1.0
 """Seconds for which an open transaction held a batch before its connection was lost. If that happens again and again,
 the server has a time limit, or a proxy before it. These limits are rarely shorter."""
 
@@ -104,7 +104,7 @@ def _settled(queue: Queue, batch: Batch, handler: Handler, observer: BatchObserv
 def _is_fruitless(queue: Queue, batch: Batch, failure: BaseException) -> bool:
     """Whether no job of the batch was done or failed, and another try would end in the same way."""
     if isinstance(failure, BatchRolledBack):
-        if failure.limit is not None or (failure.lost_after or 0.0) >= LIMITED:
+        if failure.limit is not None or (failure.lost_after or 0.0) >= TIME_LIMIT_SECONDS:
             return True
         return failure.__cause__ is not None and not passes(failure.__cause__, queue.engine)
     return isinstance(failure, NoOpenTransaction) or batch.outcomes.only_released

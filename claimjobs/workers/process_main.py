@@ -44,7 +44,7 @@ from claimjobs.table.reflection import is_demonstrations
 from claimjobs.workers.consumer import consume
 from claimjobs.workers.handlers import Handler, Per, entered, function_named, handler_of
 from claimjobs.workers.supervisor_pipe import (
-    SOONEST,
+    SOONEST_SECONDS,
     Ended,
     GaveUp,
     LogToSupervisor,
@@ -68,7 +68,7 @@ DEMONSTRATION_PAUSE = 0.1
 GENERATED_AT_ONCE = 10
 """Jobs that a generator enqueues in one transaction."""
 
-LENGTH = 64
+PAYLOAD_CHARACTERS = 64
 """Characters of each payload column, as many as the article's columns hold."""
 
 
@@ -150,7 +150,7 @@ def demonstrate(batch: Batch) -> None:
 def article_rows() -> Iterator[Row]:
     """Endless jobs like the article's: random lower-case letters in `d` and `e`."""
     while True:
-        yield {c: "".join(random.choices(string.ascii_lowercase, k=LENGTH)) for c in "de"}  # noqa: S311 - no secret
+        yield {c: "".join(random.choices(string.ascii_lowercase, k=PAYLOAD_CHARACTERS)) for c in "de"}  # noqa: S311 - no secret
 
 
 def run_consumer(plan: Plan, reports_begin: bool, open_jobs: OpenJobs, pipe: Connection) -> None:
@@ -168,7 +168,7 @@ def run_consumer(plan: Plan, reports_begin: bool, open_jobs: OpenJobs, pipe: Con
         if plan.observed:
             queue.measure_batches()
         supervisor.send(ProcessState(Report(), queue.owner_id or None))
-        with Reporter(queue, supervisor, open_jobs, soonest=0.0 if reports_begin else SOONEST) as reporter:
+        with Reporter(queue, supervisor, open_jobs, soonest=0.0 if reports_begin else SOONEST_SECONDS) as reporter:
             if handler.concurrency is None:
                 consume(queue, handler, size=plan.size, poll=plan.poll, observer=reporter)
             else:

@@ -24,11 +24,11 @@ from claimjobs.workers.supervisor_pipe import SPAWN, Command, Ended, GaveUp, Mes
 FIRST_WAIT: Final = 0.2
 LONGEST_WAIT: Final = 10.0
 """Seconds before a process that died is replaced; doubled while its replacements die young."""
-YOUNG: Final = 10.0
+YOUNG_SECONDS: Final = 10.0
 """Seconds a process must live for its death not to count as a repeated one."""
 STRIKES: Final = 3
 """How many processes may end by one lasting error, with no batch in between, until none is started any more."""
-WINDOW: Final = 3.0
+RATE_WINDOW_SECONDS: Final = 3.0
 """Seconds that a rate is measured over."""
 
 
@@ -98,7 +98,7 @@ class ProcessSlot:
         """Plan another start; return the seconds until then. They do not grow for a process that held one job alone:
         that job waits for its own back-off, and others are to be done meanwhile.
         """
-        is_repeated = time.monotonic() - self._born <= YOUNG and not self.open_jobs.alone
+        is_repeated = time.monotonic() - self._born <= YOUNG_SECONDS and not self.open_jobs.alone
         self._young_deaths = self._young_deaths + 1 if is_repeated else 0
         pause = Backoff(FIRST_WAIT, LONGEST_WAIT, least=1.0).after(self._young_deaths)
         self._due = time.monotonic() + pause
@@ -192,7 +192,7 @@ class Rate:
     def at(self, count: int) -> float:
         now = time.monotonic()
         self._seen.append((now, count))
-        while len(self._seen) > 2 and now - self._seen[0][0] > WINDOW:
+        while len(self._seen) > 2 and now - self._seen[0][0] > RATE_WINDOW_SECONDS:
             self._seen.popleft()
         then, before = self._seen[0]
         return (count - before) / (now - then) if now > then else 0.0

@@ -30,12 +30,12 @@ from claimjobs.log_events import (
     RUN_STARTED,
 )
 from claimjobs.report import Report
-from claimjobs.signals import REACTION
+from claimjobs.signals import REACTION_SECONDS
 from claimjobs.workers.database_threads import BacklogCounter, ReclaimThread
 from claimjobs.workers.process_main import HUNG, Plan, run_consumer, run_generator
 from claimjobs.workers.process_slot import STRIKES, ProcessSlot, Rate
 from claimjobs.workers.run import Run, Snapshot, Summary
-from claimjobs.workers.supervisor_pipe import LAST_GRACE, PHASES, RELEASE_GRACE, Command, GaveUp
+from claimjobs.workers.supervisor_pipe import LAST_GRACE_SECONDS, PHASES, RELEASE_GRACE_SECONDS, Command, GaveUp
 
 TICK_SECONDS: Final = 0.1
 """Seconds between two checks of the clock. A message or the end of a process wakes the supervisor at once."""
@@ -97,7 +97,7 @@ class Supervisor:
     def cancel(self) -> None:
         """Let every process release its batch and end."""
         self.cancelled = True
-        self._release_batches(LAST_GRACE)
+        self._release_batches(LAST_GRACE_SECONDS)
 
     def _release_batches(self, grace: float) -> None:
         """Cancel. A process whose handler does not react within `grace` seconds is killed."""
@@ -301,11 +301,11 @@ class Supervisor:
             if late >= run.grace and "cancel" not in self._requested:  # such a handler may never end
                 words = f"a batch was not finished {run.grace:g} s after the duration, and was released"
                 self._gave_up = GaveUp("duration", words)
-                self._release_batches(LAST_GRACE)
+                self._release_batches(LAST_GRACE_SECONDS)
         if now >= self._stop_deadline and "cancel" not in self._requested:
             words = "what is not finished %g s after the stop is released"
             log.warning(words, run.stop_timeout, extra={"event": RUN_LATE})
-            self._release_batches(REACTION)
+            self._release_batches(REACTION_SECONDS)
         if run.drain and generated:
             self._requested.add("drain retries" if run.drain_retries else "drain")
         if run.idle is not None and "stop" not in self._requested and self._idle_seconds() >= run.idle:
@@ -334,13 +334,13 @@ class Supervisor:
         The death of a process charges an attempt to a job that its owner held alone, whoever reclaims it first. The
         handler of a stopped process did not fail, so the jobs must be unclaimed before the death. A thread releases
         them: the process may not be able to run any Python code, and the supervisor does not wait for the database. If
-        that does not answer within RELEASE_GRACE seconds, the processes are killed.
+        that does not answer within RELEASE_GRACE_SECONDS seconds, the processes are killed.
         """
         if self._releasing is None:
             owners = [child.owner_id for child in self._children if child.process is not None and child.owner_id]
             self._releasing = threading.Thread(target=self._reclaims.release, args=(owners,), daemon=True)
             self._releasing.start()
-        if not self._releasing.is_alive() or time.monotonic() >= self._force_at + RELEASE_GRACE:
+        if not self._releasing.is_alive() or time.monotonic() >= self._force_at + RELEASE_GRACE_SECONDS:
             for child in self._children:
                 child.kill()
 

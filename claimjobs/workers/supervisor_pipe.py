@@ -39,13 +39,13 @@ PHASES: Final[dict[Command, tuple[str, str]]] = {
 }
 """The phase of the run that each command begins, and its log message, in the order of the phases."""
 
-GRACE: Final = 10.0
+GRACE_SECONDS: Final = 10.0
 """Seconds a process may go on with its batch after its supervisor died."""
-LAST_GRACE: Final = 5.0
+LAST_GRACE_SECONDS: Final = 5.0
 """Seconds from `cancel` until the jobs of a process are released for it: its handler does not end."""
-RELEASE_GRACE: Final = 5.0
+RELEASE_GRACE_SECONDS: Final = 5.0
 """Seconds for that release. Then the process is killed, or ends itself if its supervisor is dead."""
-SOONEST: Final = 0.1
+SOONEST_SECONDS: Final = 0.1
 """Seconds between two reports. One after each fast batch would cost as much as several of its jobs."""
 ALIVE_EVERY: Final = 2.0
 """Seconds without a batch after which the state is sent all the same."""
@@ -189,16 +189,16 @@ class SupervisorPipe:
         except OSError as error:
             why = f"the commands of the supervisor cannot be read ({error})"
         self.died = True
-        self._worker.stop(GRACE + LAST_GRACE)
+        self._worker.stop(GRACE_SECONDS + LAST_GRACE_SECONDS)
         words = "%s: process %d ends, and finishes its open batch within %g s, or releases it"
-        log.warning(words, why, os.getpid(), GRACE, extra={"event": SUPERVISOR_DIED, "seconds": GRACE})
-        threading.Event().wait(GRACE)
+        log.warning(words, why, os.getpid(), GRACE_SECONDS, extra={"event": SUPERVISOR_DIED, "seconds": GRACE_SECONDS})
+        threading.Event().wait(GRACE_SECONDS)
         self._cancel()
 
     def _cancel(self) -> None:
         self._worker.stop()
         cancel()
-        after(LAST_GRACE + RELEASE_GRACE, os._exit, 1)
+        after(LAST_GRACE_SECONDS + RELEASE_GRACE_SECONDS, os._exit, 1)
 
 
 class Reporter(BatchObserver):
@@ -210,7 +210,7 @@ class Reporter(BatchObserver):
     """
 
     def __init__(
-        self, queue: Queue, supervisor: SupervisorPipe, open_jobs: OpenJobs, *, soonest: float = SOONEST
+        self, queue: Queue, supervisor: SupervisorPipe, open_jobs: OpenJobs, *, soonest: float = SOONEST_SECONDS
     ) -> None:
         """It notes in `open_jobs` what the handler works on."""
         self._queue, self._supervisor, self._open_jobs, self._soonest = queue, supervisor, open_jobs, soonest

@@ -24,7 +24,7 @@ from claimjobs.dialects.types import database_now
 
 _NO_LIMIT: Final = 2**64 - 1
 """`sql_select_limit` if there is no limit."""
-CATCH_UP: Final = 5
+CATCH_UP_SECONDS: Final = 5
 """Seconds that a primary may need to apply what others have committed. Then it is one that cannot be used."""
 
 _SLEEP_LOCK: Final = "concat('claimjobs.nap.', :session)"
@@ -132,7 +132,7 @@ class MySQLSessions(Sessions):
     )
     # The beginning of a transaction waits for what the group has committed, not for ever.
     catching_up = (
-        f"SET SESSION group_replication_consistency = 'BEFORE', wait_timeout = {CATCH_UP}",
+        f"SET SESSION group_replication_consistency = 'BEFORE', wait_timeout = {CATCH_UP_SECONDS}",
         *("START TRANSACTION", "COMMIT"),
         "SET SESSION group_replication_consistency = @@global.group_replication_consistency, "
         "wait_timeout = @@global.wait_timeout",
@@ -302,7 +302,7 @@ _UNREACHABLE_MEMBER: Final = "UNREACHABLE"
 _GALERA: Final = "SHOW GLOBAL VARIABLES WHERE variable_name = 'wsrep_on' AND value = 'ON'"
 _READY: Final = "SHOW GLOBAL STATUS LIKE 'wsrep_ready'"
 """A member of a Galera cluster answers these also if it is cut off."""
-FRESH: Final = 1.0
+FRESH_SECONDS: Final = 1.0
 """Seconds for which a pooled connection is not asked again whether its server takes writes."""
 _ASKED: Final = "claimjobs_asked_for_writes"
 """The key of a connection's `info` with the time when it was asked."""
@@ -343,7 +343,7 @@ class Hosts:
     def leave_if_demoted(self, driver_connection: Any, record: Any, _proxy: Any) -> None:
         """Let the pool replace all connections to a server that takes writes no more, before one is used."""
         now = time.monotonic()
-        if now - record.info.get(_ASKED, now - FRESH) < FRESH:
+        if now - record.info.get(_ASKED, now - FRESH_SECONDS) < FRESH_SECONDS:
             return
         if not _takes_writes(driver_connection):
             raise sa.exc.InvalidatePoolError

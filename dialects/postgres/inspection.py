@@ -11,9 +11,9 @@ import sqlalchemy as sa
 from sqlalchemy.dialects import postgresql
 
 from claimjobs.dialects.inspection import LOCK_TIMEOUT, Inspection, Plan, TableRead, TableRules
-from claimjobs.dialects.postgres.sessions import CHANNEL, FULL, PREPARER
+from claimjobs.dialects.postgres.sessions import CHANNEL, FULL_PART, PREPARER
 
-CHEAP: Final = 200.0
+CHEAP_COST: Final = 200.0
 """A planner reads and sorts some thousand rows at this cost, as of a small partition, whatever indexes there are."""
 
 _INDEXES: Final = (
@@ -56,14 +56,14 @@ class PostgresInspection(Inspection):
             if table is None or kind == "ModifyTable":
                 continue
             indexes = [below["Index Name"] for below in (node, *_input(node)) if "Index Name" in below]
-            is_scan = kind in _SCANS and node["Total Cost"] > CHEAP
+            is_scan = kind in _SCANS and node["Total Cost"] > CHEAP_COST
             reads.append(TableRead(table, indexes[0] if indexes else None, is_scan, node.get("Plan Rows")))
         # The rows that a claim returns are sorted at its end: these come from a CTE. An "Incremental Sort" reads an
         # index in its order, and sorts only rows that are equal there.
         sorts = any(
             "Relation Name" in below
             for node in nodes
-            if node["Node Type"] == "Sort" and node["Total Cost"] > CHEAP
+            if node["Node Type"] == "Sort" and node["Total Cost"] > CHEAP_COST
             for below in _input(node)
         )
         return Plan(tuple(reads), sorts, json.dumps(found, indent=1))
@@ -105,7 +105,7 @@ DECLARE
 BEGIN
     IF EXISTS (SELECT FROM {{owners}} o WHERE o.asleep IS NOT NULL AND o.claims = TG_ARGV[0])
     THEN
-        IF pg_notification_queue_usage() >= {FULL} THEN
+        IF pg_notification_queue_usage() >= {FULL_PART} THEN
             RETURN NULL; -- a full queue would fail this transaction at its commit, whoever's it is
         END IF;
         SELECT (count(*) + 99) / 100 + least(count(*), 1) INTO wakes

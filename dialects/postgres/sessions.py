@@ -36,7 +36,7 @@ _NUMBER: Final = re.compile(r"-?[0-9]{1,18}")
 
 CHANNEL: Final = "claimjobs_"
 """The channel of an owner is this, then the owner's number."""
-FULL: Final = 0.5
+FULL_PART: Final = 0.5
 """The part of the server's queue of notifications from which nobody is woken.
 
 A full queue fails every transaction that notifies, at its commit. It fills while a session that listens has an open
@@ -207,7 +207,7 @@ class PostgresSessions(Sessions):
 
     def wake(self, owners: sa.Table, owner: sa.ColumnElement[int]) -> sa.ColumnElement[Any]:
         # The function that tells how full the queue is also removes what all have read.
-        is_free = sa.func.pg_notification_queue_usage() < FULL
+        is_free = sa.func.pg_notification_queue_usage() < FULL_PART
         return sa.case((is_free, sa.func.pg_notify(sa.func.concat(CHANNEL, owner), "")))
 
     @contextlib.contextmanager

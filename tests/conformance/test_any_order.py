@@ -292,7 +292,7 @@ def index_of(queue: Queue) -> Finding:
 def test_the_ends_of_a_sweep_are_read_through_the_index_also_behind_many_jobs_that_are_not_due(
     backend: Backend, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("claimjobs.statements.find.TAIL", 50)
+    monkeypatch.setattr("claimjobs.statements.find.TAIL_JOBS", 50)
     queue = still(backend.queue(JOBS, **FREE))
     queue.enqueue(jobs(100))
     backend.run("UPDATE jobs SET status = 'done'")

@@ -12,7 +12,7 @@ from claimjobs import Queue, make, side_car_tables
 from claimjobs.contrib.advisory_locks import AdvisoryLocks
 from claimjobs.dialects.inspection import Finding
 from claimjobs.explain.explainer import Explanation
-from claimjobs.explain.plans import SMALL
+from claimjobs.explain.plans import SMALL_TABLE_ROWS
 from tests.backends import Backend
 from tests.conformance.jobs import counted, jobs
 from tests.conformance.test_partitioned import DAYS, divided
@@ -24,7 +24,7 @@ def of(explained: Explanation, check: str) -> Finding:
     return found
 
 
-def filled(backend: Backend, rows: int = SMALL + 1, **options: Any) -> Queue:
+def filled(backend: Backend, rows: int = SMALL_TABLE_ROWS + 1, **options: Any) -> Queue:
     """A queue with so many waiting jobs, of which the planner knows."""
     queue = backend.queue(**options)
     queue.enqueue(jobs(rows))
@@ -109,7 +109,7 @@ def test_the_plan_of_a_partitioned_table_lists_its_reads_and_the_empty_partition
     backend: Backend,
 ) -> None:
     queue = divided(backend)
-    queue.enqueue(jobs(SMALL + 1))
+    queue.enqueue(jobs(SMALL_TABLE_ROWS + 1))
     backend.analyze()
     assert queue.owner_id
     explained = queue.explain()

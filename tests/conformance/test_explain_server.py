@@ -14,7 +14,7 @@ from claimjobs import Liveness, Queue, make, side_car_tables
 from claimjobs.contrib.advisory_locks import AdvisoryLocks
 from claimjobs.dialects.inspection import Finding
 from claimjobs.explain.explainer import Explanation
-from claimjobs.explain.plans import SIZE
+from claimjobs.explain.plans import CLAIM_SIZE
 from tests.backends import Backend
 from tests.conformance.jobs import jobs
 from tests.conformance.test_explain import filled, of
@@ -42,7 +42,7 @@ def test_a_claim_of_n_locks_n_rows_and_is_rolled_back(backend: Backend, way: dic
     before = backend.rows()
     explained = queue.explain(analyze=True)
     assert of(explained, "row locks").verdict == "ok", explained.findings
-    assert of(explained, "row locks").says.startswith(f"a claim of {SIZE} jobs locks ")
+    assert of(explained, "row locks").says.startswith(f"a claim of {CLAIM_SIZE} jobs locks ")
     assert backend.rows() == before
     assert queue.stats().owners == ()
     assert backend.locked() == 0

@@ -76,7 +76,7 @@ def test_a_session_lock_that_is_never_free_again_is_not_waited_for_without_end(
     """Whoever holds it is no earlier session of the owner, so it is not ended: the owner goes on, and its lease alone
     tells that it lives. Also who reclaims the owner's jobs does not end it.
     """
-    monkeypatch.setattr("claimjobs.lease.owner_row.END_OF_SESSION", 0.1)
+    monkeypatch.setattr("claimjobs.lease.owner_row.END_OF_SESSION_SECONDS", 0.1)
     queue = still(backend.queue())
     queue.enqueue(jobs(1))
     me, batch, owner = queue.owner_id, queue.claim(1), hold_of(queue).owner.row

@@ -164,7 +164,8 @@ def test_a_question_that_fails_after_the_commit_fails_no_enqueue(backend: Backen
 @pytest.mark.usefixtures("only_when_called")
 def test_what_a_call_sends_until_the_job_is_in_hand(backend: Backend, monkeypatch: pytest.MonkeyPatch) -> None:
     """A claim that falls short asks how many candidates there were; what was sleeping gets up in one statement."""
-    monkeypatch.setattr("claimjobs.lease.sleeper.STAYS_MARKED", 60.0)  # a slow machine may take longer than that
+    # A slow machine may take longer than that.
+    monkeypatch.setattr("claimjobs.lease.sleeper.STAYS_MARKED_SECONDS", 60.0)
     engine = backend.new_engine()
     sent_before: list[list[str]] = []
     with Consumer(backend, backend.queue(bind=engine, liveness=PATIENT)) as consumer:

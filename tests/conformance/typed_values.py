@@ -12,11 +12,11 @@ import sqlalchemy as sa
 from sqlalchemy.dialects import postgresql
 
 from claimjobs import Queue
-from claimjobs.enqueue.bulk_insert import FEW
+from claimjobs.enqueue.bulk_insert import FEWEST_ROWS
 from claimjobs.table.columns import Columns
 from tests.backends import Backend
 
-MANY = FEW + 50
+MANY = FEWEST_ROWS + 50
 HALF_PAST_FIVE = timezone(timedelta(hours=5, minutes=30))
 NOON = datetime(2024, 5, 6, 12, 30, 15, tzinfo=HALF_PAST_FIVE)
 

@@ -126,7 +126,7 @@ def test_the_figures_of_the_guarantees_are_those_of_the_code() -> None:
 
 
 def _figure(name: str) -> float:
-    """`Liveness.lease`: the default of a class; `lease.registry.SAME_RUN`: a constant of a module."""
+    """`Liveness.lease`: the default of a class; `lease.registry.SAME_START_SECONDS`: a constant of a module."""
     where, _, attribute = name.rpartition(".")
     if where in ("Liveness", "Retry"):
         return float(getattr({"Liveness": Liveness, "Retry": Retry}[where](), attribute))

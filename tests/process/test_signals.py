@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from claimjobs.workers.supervisor_pipe import GRACE, LAST_GRACE
+from claimjobs.workers.supervisor_pipe import GRACE_SECONDS, LAST_GRACE_SECONDS
 from tests.backends import Backend
 from tests.process.command import HANDLERS, Command, noted, rows, started, statuses, summary
 from tests.process.dear import dear
@@ -154,7 +154,7 @@ def test_orphans_release_a_batch_that_does_not_end(anywhere: Backend, tmp_path: 
     with started(anywhere, tmp_path, *GATED, "--log-format", "json") as command:
         command.wait_until_begun()
         command.process.kill()
-        command.wait_until_all_is_gone(GRACE + LAST_GRACE + 5)
+        command.wait_until_all_is_gone(GRACE_SECONDS + LAST_GRACE_SECONDS + 5)
         _, _, err = command.end()
     events = Counter(json.loads(line)["event"] for line in err.splitlines())
     assert (events["supervisor_died"], events["consumer_cancelled"]) == (2, 2)

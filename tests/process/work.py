@@ -188,7 +188,7 @@ def fork_workers(job: Job) -> None:
 
 def hold_on_as_an_orphan(batch: Batch) -> None:
     """Hold on, in a process that is given little time once its supervisor is gone."""
-    supervisor_pipe.GRACE = supervisor_pipe.LAST_GRACE = 0.2  # type: ignore[misc]
+    supervisor_pipe.GRACE_SECONDS = supervisor_pipe.LAST_GRACE_SECONDS = 0.2  # type: ignore[misc]
     hold_on(batch)
 
 

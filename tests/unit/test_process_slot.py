@@ -64,9 +64,9 @@ def refuses(*_: object) -> None:
 
 def test_a_death_after_a_long_life_is_a_new_misfortune(monkeypatch: pytest.MonkeyPatch) -> None:
     child = place()
-    monkeypatch.setattr("claimjobs.workers.process_slot.YOUNG", float("inf"))
+    monkeypatch.setattr("claimjobs.workers.process_slot.YOUNG_SECONDS", float("inf"))
     assert [child.start_later() for _ in range(2)] == [2 * FIRST_WAIT, 4 * FIRST_WAIT]
-    monkeypatch.setattr("claimjobs.workers.process_slot.YOUNG", 0.0)
+    monkeypatch.setattr("claimjobs.workers.process_slot.YOUNG_SECONDS", 0.0)
     assert [child.start_later() for _ in range(2)] == [FIRST_WAIT, FIRST_WAIT]
 
 
