@@ -67,8 +67,8 @@ class Enqueuer:
         self.notifier = notifier
         self._patience = patience
         self._report = report
-        self._keys: dict[tuple[tuple[str, ...], OnDuplicate], UniqueKey] = {}
-        """The unique keys for which the database was asked."""
+        self._keys: dict[tuple[tuple[str, ...], OnDuplicate, str], UniqueKey] = {}
+        """The unique keys for which the database was asked, for each driver of a connection."""
 
     def enqueue(
         self,
@@ -150,7 +150,7 @@ class Enqueuer:
         return isolation if unfit or commits_by_itself(own, unknown=True) else None
 
     def _key(self, connection: sa.Connection, unique: tuple[str, ...], on_duplicate: OnDuplicate) -> UniqueKey | None:
-        wanted = unique, on_duplicate
+        wanted = unique, on_duplicate, connection.dialect.driver
         if unique and wanted not in self._keys:
             self._keys[wanted] = UniqueKey(connection, self._backend, unique, on_duplicate)
         return self._keys.get(wanted)

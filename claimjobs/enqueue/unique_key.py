@@ -42,7 +42,8 @@ class UniqueKey:
         """Raises ColumnMissing; BadArgument for a column that claimjobs writes; or UnfitTable with the statement that
         creates the index.
         """
-        roles, dialect = backend.source, backend.dialect
+        # The caller's connection may have another driver than the queue, which takes other parameters.
+        roles, dialect = backend.source, type(backend.dialect)(connection.dialect.driver)
         for name in names:
             if name not in roles.table.c:
                 raise ColumnMissing(roles.name, name, "enqueueing by a unique key", roles.quote)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import threading
 from contextlib import closing
 from datetime import timedelta
@@ -9,6 +10,7 @@ from typing import Any
 
 import pytest
 import sqlalchemy as sa
+from sqlalchemy.ext.asyncio import AsyncSession, create_async_engine
 
 from claimjobs import Queue, job_table, make, side_car_tables
 from claimjobs.errors import BadArgument, BadRow, ColumnMissing, UnfitTable
@@ -16,6 +18,7 @@ from claimjobs.table.definitions import article_table
 from tests.backends import Backend
 from tests.conformance.connections import answer_lost
 from tests.conformance.owners import declare_dead
+from tests.conformance.test_callers_transaction import async_urls
 
 TABLE = job_table(
     "jobs",
@@ -62,6 +65,28 @@ def test_an_event_that_comes_while_its_job_is_in_hand_lets_it_run_once_more(
             handled += [job.d for job in again]
     assert sorted(handled) == ["a", "c", "d"], "once more, and not for ever"
     assert backend.rows(TABLE) == []
+
+
+def test_the_transaction_of_an_event_may_have_another_driver_than_the_queue(backend: Backend) -> None:
+    queue, refused = queue_of(backend), list[BadRow]()
+
+    async def event_by(url: sa.URL, how: Any, *names: str, **columns: Any) -> int:
+        given = [{"d": name, **columns} for name in names]
+        async with AsyncSession(create_async_engine(url, poolclass=sa.NullPool)) as session, session.begin():
+            return await queue.aenqueue(given, session, unique="d", on_duplicate=how, on_bad=refused.append)
+
+    for url in async_urls(backend):
+        assert event(queue, "a", "b") == 2
+        with queue.claim(1) as batch:
+            assert asyncio.run(event_by(url, "again", "a", "b", "c")) == 2, "one is marked, one is new"
+            batch.done()
+        assert asyncio.run(event_by(url, "replace", "a", "b", e="new")) == 2
+        assert asyncio.run(event_by(url, "postpone", "c", run_at=queue.now() + timedelta(days=1))) == 1
+        assert {name: row["e"] for name, row in rows(backend).items()} == {"a": "new", "b": "new", "c": None}
+        assert [job.d for job in queue.claim()] == ["a", "b"]
+        queue.close()
+        backend.run("DELETE FROM jobs")
+    assert not refused
 
 
 @HOLDS
