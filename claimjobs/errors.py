@@ -79,7 +79,7 @@ class BadHandler(ClaimjobsError):
 
 
 class NothingDecided(ClaimjobsError):
-    """A handler returned without an outcome for any job of its batch."""
+    """A handler returned without an outcome for any job of its batch, or released them all."""
 
 
 class ExtraMissing(ClaimjobsError, ImportError):

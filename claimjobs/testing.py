@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, replace
 from datetime import timedelta
-from functools import wraps
+from functools import partial, wraps
 from typing import Any, Final
 
 import sqlalchemy as sa
@@ -22,7 +22,7 @@ from claimjobs.callables import COROUTINE, deferred
 from claimjobs.database.transactions import CallersTransaction, connection_in
 from claimjobs.dialects import Key, dialect_named_by
 from claimjobs.dialects.types import Instant, database_now, statement_now
-from claimjobs.errors import BadArgument, BadHandler
+from claimjobs.errors import BadArgument, BadHandler, NothingDone
 from claimjobs.job import Job
 from claimjobs.options import SideCar
 from claimjobs.queue.queue import Queue
@@ -77,7 +77,8 @@ def run(
 ) -> list[JobResult]:
     """Call a handler for all jobs of a queue that are due, as `claimjobs start-processing` does: a function of a batch,
     of a job, or an `async def`. Returns what became of each job, in the order of the settles. A job that fails and is
-    due again at once has more than one result.
+    due again at once has more than one result; one that the handler releases is not handled again. `queue` only says
+    what is done, and how: the run has a Queue of its own, and a stopped one is worked off, too.
 
     `connection`: a Connection or Session with an open transaction, in which the test has enqueued. The jobs are
     claimed and settled in it, as by `hold="transaction"`, and nothing is committed: if you roll it back, nothing was
@@ -97,18 +98,12 @@ def run(
             f"handler {name!r} is async, and in the transaction of a `connection` jobs are handled one after the "
             "other: leave out `connection`, and commit what the test enqueues, or give a plain function"
         )
-    chosen = _chosen(queue, connection, clock)
-    if chosen is not queue.settings:
-        bind = queue.engine if connection is None else engine_within(connection_in(connection))
-        given = {option: value for option, value in vars(chosen).items() if option not in ("hooks", "also_writes")}
-        if chosen.also_writes:
-            given["side_car"] = SideCar(chosen.also_writes, chosen.side_car)
-        queue = Queue(bind, **given, **vars(chosen.hooks))
+    queue = _queue_of_run(queue, connection, clock)
     in_transaction = not queue.settings.by_lease
     handler_of(handler, name, in_transaction=in_transaction)  # the signature of what is called below fits every call
     ends: list[BaseException] = []
     what = handler_of(_ending(handler, ends, queue), name, in_transaction=in_transaction)
-    results = _Results()
+    results = _Results(queue)
     try:
         if queue.backlog(1).paused:
             raise BadArgument(
@@ -120,7 +115,7 @@ def run(
             queue.work(what.function, concurrency=what.concurrency, size=size, drain=True, idle=idle, observer=results)
         else:
             with suppress(Cancelled):
-                consume(queue, what, size=size, drain=True, idle=idle, observer=results)
+                results.finish(partial(consume, queue, what, size=size, drain=True, idle=idle, observer=results))
     finally:
         queue.close()
     if ends:
@@ -154,6 +149,16 @@ def _ending(handler: Callable[..., Any], ends: list[BaseException], queue: Queue
     return await_call if deferred(handler) == COROUTINE else noting()(handler)
 
 
+def _queue_of_run(queue: Queue, connection: CallersTransaction | None, clock: Clock | None) -> Queue:
+    """A Queue for this run alone: to stop it stops no Queue of the caller's, and one that was stopped is worked off."""
+    chosen = _chosen(queue, connection, clock)
+    bind = queue.engine if connection is None else engine_within(connection_in(connection))
+    given = {option: value for option, value in vars(chosen).items() if option not in ("hooks", "also_writes")}
+    if chosen.also_writes:
+        given["side_car"] = SideCar(chosen.also_writes, chosen.side_car)
+    return Queue(bind, **given, **vars(chosen.hooks))
+
+
 def _chosen(queue: Queue, connection: CallersTransaction | None, clock: Clock | None) -> Settings:
     chosen = queue.settings
     if connection is not None and isinstance(chosen.now, database_now):
@@ -175,8 +180,29 @@ def _chosen(queue: Queue, connection: CallersTransaction | None, clock: Clock | 
 
 
 class _Results(BatchObserver):
-    def __init__(self) -> None:
+    def __init__(self, queue: Queue) -> None:
         self.found: list[JobResult] = []
+        self._queue = queue
+        self._batch: Batch
+        self._released: list[Key] = []
+
+    def finish(self, consume: Callable[[], None]) -> None:
+        """Consume until no job is due but those that the handler has released. Raises NothingDone."""
+        while True:
+            try:
+                return consume()
+            except NothingDone:
+                if not self._released:
+                    raise
+
+    def begun(self, batch: Batch) -> None:
+        self._batch = batch
+
+    def ended(self) -> None:
+        """Claim no more what the handler has released: it is due at once, and the run would not end."""
+        self._released = [*self._batch.outcomes.released]
+        for key in self._released:
+            self._queue._consumer.plans.leave(key)
 
     def settled(self, batch: Batch) -> None:
         outcomes = batch.outcomes

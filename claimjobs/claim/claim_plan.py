@@ -293,6 +293,6 @@ class ClaimPlans:
         return None if self._changes(where) else self.plan(where).has_work
 
     def leave(self, key: Key) -> None:
-        """Claim this row no more, because no claim can take it."""
+        """Claim this row no more: no claim can take it, or nobody wants it to be claimed."""
         self.unclaimable[key] = None
         self._last = None  # the first one changes the predicate

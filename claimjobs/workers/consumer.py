@@ -27,7 +27,7 @@ from claimjobs.workers.handlers import Handler
 
 FIRST_PAUSE = 0.1
 LONGEST_PAUSE = 5.0
-"""Seconds a consumer waits after a batch of which it released jobs undecided; doubled for each further one."""
+"""Seconds a consumer waits after a batch of which it released all jobs, or some undecided; doubled each time."""
 
 TIME_LIMIT_SECONDS = 1.0
 """Seconds for which an open transaction held a batch before its connection was lost. If that happens again and again,
@@ -61,10 +61,10 @@ def consume(
     of `Queue.batches`.
 
     An exception of the handler (SystemExit, too) is logged, and the loop goes on: the jobs without an outcome become
-    suspects. If suspects cannot be stored, if the handler gave no outcome at all, or if the open transaction was rolled
-    back, the jobs are released, and the consumer pauses. Raises NothingDone if the queue is drained and no job is done
-    or failed in several batches in a row. Without a drain it is raised only for a row that the database refuses, or a
-    value that cannot be read: no job after such a row would ever be claimed.
+    suspects. If suspects cannot be stored, if the handler gave no outcome at all, or released all jobs, or if the open
+    transaction was rolled back, the jobs are released, and the consumer pauses. Raises NothingDone if the queue is
+    drained and no job is done or failed in several batches in a row. Without a drain it is raised only for a row that
+    the database refuses, or a value that cannot be read: no job after such a row would ever be claimed.
     """
     backoff, fruitless = Backoff(FIRST_PAUSE, LONGEST_PAUSE, least=1.0), 0
     observer = observer or BatchObserver()
@@ -98,6 +98,11 @@ def _settled(queue: Queue, batch: Batch, handler: Handler, observer: BatchObserv
     except OutcomeRefused as error:
         log_refused(queue.table.fullname, batch, error)
         return None
+    if raised is None and batch.outcomes.released and batch.outcomes.only_released:
+        return NothingDecided(
+            f"{handler.name} released all jobs of the batch, and they are due again at once: to give a job a later "
+            "time, call `batch.fail(job, why, retry_in=seconds)`"
+        )
     return raised if batch.outcomes.released else None
 
 

@@ -9,7 +9,11 @@ import pytest
 import sqlalchemy as sa
 
 from claimjobs import Batch, Columns
+from claimjobs.errors import NothingDone
+from claimjobs.queue.batch_loop import VAIN_BATCHES
 from claimjobs.table.definitions import BATCHES_TABLE
+from claimjobs.workers import consumer
+from claimjobs.workers.handlers import Handler
 from tests.backends import Backend
 from tests.conformance.jobs import jobs, names
 from tests.conformance.owners import declare_dead, still
@@ -142,3 +146,26 @@ def test_whoever_listens_hears_each_statement_from_then_on(backend: Backend) -> 
         assert (len(heard) > before) == (number >= LATER)
     assert sorted(seen) == [f"{number:04}" for number in range(20)]
     assert (backend.rows(), claim_rows(backend)) == ([], [])
+
+
+def test_a_drain_ends_if_the_handler_releases_all_jobs(backend: Backend, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without a pause it would claim them again at once. Some that are released beside others that are done are no
+    reason to pause.
+    """
+    monkeypatch.setattr(consumer, "FIRST_PAUSE", 0.001)
+    queue, pauses = backend.queue(), list[float]()
+    monkeypatch.setattr(queue, "wait", pauses.append)
+    queue.enqueue(jobs(4))
+
+    def handle(batch: Batch) -> None:
+        for job in batch:
+            if job.d in {"0002", "0003"}:
+                batch.release(job)
+
+    with pytest.raises(NothingDone, match=r"5 batches in a row.*handle released all jobs of the batch"):
+        consumer.consume(queue, Handler(handle, "handle", "batch"), drain=True)
+    assert len(pauses) == VAIN_BATCHES
+    assert [(row["d"], row["status"], row["attempts"]) for row in backend.rows()] == [
+        ("0002", "unclaimed", 0),
+        ("0003", "unclaimed", 0),
+    ]

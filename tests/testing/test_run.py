@@ -222,6 +222,36 @@ def test_what_ends_a_test_is_no_failure_of_a_job(backend: Backend, handler: Any)
         run(queue, handler)
     assert queue.stats().owners == ()
     assert [(row["status"], row["attempts"]) for row in backend.rows("mails")] == [("unclaimed", 0)] * 3
+    assert [result.state for result in run(queue, lambda job: None)] == ["done"] * 3
+
+
+def test_a_stopped_queue_is_worked_off(backend: Backend) -> None:
+    queue = backend.queue(MAILS)
+    queue.enqueue(some("ada"))
+    queue.stop()
+    assert [result.state for result in run(queue, send)] == ["done"]
+
+
+@pytest.mark.parametrize("in_transaction", [False, True])
+def test_a_job_that_the_handler_releases_is_not_handled_again(
+    backend: Backend, monkeypatch: pytest.MonkeyPatch, in_transaction: bool
+) -> None:
+    """Also of a handler that releases more batches in a row than those after which a drain ends."""
+    monkeypatch.setattr("claimjobs.workers.consumer.FIRST_PAUSE", 0.001)
+    monkeypatch.setattr("claimjobs.workers.consumer.VAIN_BATCHES", 2)
+    queue = backend.queue(MAILS)
+    with backend.new_engine().connect() as connection, connection.begin():
+        given = connection if in_transaction else None
+        queue.enqueue(some("ada", "bob", "bob", "bob", "bob", "eve"), given)
+        found = run(queue, release_bob, connection=given, size=1)
+        assert [result.state for result in found] == ["done", *["released"] * 4, "done"]
+        assert [result.state for result in run(queue, release_bob, connection=given)] == ["released"] * 4
+
+
+def release_bob(batch: Batch) -> None:
+    for job in batch:
+        if job.address == "bob":
+            batch.release(job)
 
 
 def test_a_paused_queue_is_not_waited_for(backend: Backend) -> None:
