@@ -1,4 +1,8 @@
-"""Queue: the public interface of the library."""
+"""Queue: the public interface of the library.
+
+`claimjobs/__init__.py` shows the way of a job through the folders; the `__init__.py` of each one says which file does
+what.
+"""
 
 from __future__ import annotations
 
