@@ -15,12 +15,13 @@ import pytest
 
 @pytest.fixture(scope="session")
 def claimjobs_server() -> Iterator[str]:
-    """The URL of a server for the tests of this run, whose account may make databases."""
+    """The URL, with its driver, of a server for the tests of this run, whose account may make databases."""
     # A run that uses no fixture waits for no import.
+    from claimjobs.database.connect import with_driver  # noqa: PLC0415
     from claimjobs.embedded.server import EmbeddedFailed, temporary  # noqa: PLC0415
 
     if url := os.environ.get("CLAIMJOBS_TEST_URL"):
-        yield url
+        yield with_driver(url)
         return
     try:
         with temporary() as url:
@@ -31,10 +32,8 @@ def claimjobs_server() -> Iterator[str]:
 
 @pytest.fixture
 def claimjobs_database(claimjobs_server: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
-    """The URL of an empty database, for this test alone. CLAIMJOBS_URL has it, too, while the test runs."""
-    import sqlalchemy as sa  # noqa: PLC0415 - as above
-
-    from claimjobs.database.connect import connected, engine_of  # noqa: PLC0415
+    """The URL, with its driver, of an empty database for this test alone; CLAIMJOBS_URL has it, while the test runs."""
+    from claimjobs.database.connect import connected, engine_of, parse  # noqa: PLC0415 - as above
     from claimjobs.dialects import dialect_named_by  # noqa: PLC0415
 
     engine, name = engine_of(claimjobs_server), f"claimjobs_test_{secrets.token_hex(6)}"
@@ -43,7 +42,7 @@ def claimjobs_database(claimjobs_server: str, monkeypatch: pytest.MonkeyPatch) -
         with connected(admin) as connection:
             connection.exec_driver_sql(f"CREATE DATABASE {engine.dialect.identifier_preparer.quote(name)}")
         try:
-            url = sa.make_url(claimjobs_server).set(database=name).render_as_string(hide_password=False)
+            url = parse(claimjobs_server).set(database=name).render_as_string(hide_password=False)
             monkeypatch.setenv("CLAIMJOBS_URL", url)
             yield url
         finally:

@@ -245,6 +245,11 @@ class Backend:
         self._made: Any = None  # which tables were made first in the empty database, and what was there then
 
     @property
+    def url_without_driver(self) -> str:
+        """The URL as the README writes it."""
+        return self.engine.url.set(drivername=self.engine.url.get_backend_name()).render_as_string(hide_password=False)
+
+    @property
     def dialect(self) -> Dialect:
         """What claimjobs takes this database for."""
         name = "postgresql" if self.family == "postgres" else self.family

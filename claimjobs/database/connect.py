@@ -135,6 +135,11 @@ def parse(url: str | sa.URL) -> sa.URL:
     return parsed.set(drivername=DRIVERS.get(parsed.drivername, parsed.drivername))
 
 
+def with_driver(url: str) -> str:
+    """The URL with a driver in it, as text, also for SQLAlchemy's `create_engine`. Raises UnknownDatabase."""
+    return parse(url).render_as_string(hide_password=False)
+
+
 def _unusable(url: sa.URL, error: Exception) -> str:
     cause = masked(reason(error), [url.render_as_string(hide_password=False)])
     options = f"its options ({', '.join(sorted(url.query))})" if url.query else "its parts"

@@ -21,6 +21,7 @@ from typing import Final
 
 import sqlalchemy as sa
 
+from claimjobs.database.connect import with_driver
 from claimjobs.embedded import keeper
 from claimjobs.errors import ConnectionFailed, UnknownDatabase
 from claimjobs.key_text import visible
@@ -45,15 +46,15 @@ def _say(message: str) -> None:
 
 @contextmanager
 def database_url(url: str | None = None, say: Callable[[str], None] = _say) -> Iterator[str]:
-    """The URL of the database to use: `url`, else CLAIMJOBS_URL, else that of the embedded Postgres.
+    """The URL of the database to use, with its driver: `url`, else CLAIMJOBS_URL, else that of the embedded Postgres.
 
     The embedded Postgres runs at least until the end of the block. `say` gets messages for the user: that it is used,
     and where its data are. By default they go to standard error. Raises EmbeddedFailed, and UnknownDatabase for an
-    empty URL.
+    empty URL, and for one that cannot be read.
     """
     chosen = chosen_url(url)
     if chosen is not None:
-        yield chosen
+        yield with_driver(chosen)
         return
     with running(say) as embedded:
         yield embedded

@@ -123,7 +123,7 @@ def test_a_program_gets_the_url_it_names_else_the_variables_else_the_embedded_se
     assert not processes(data)
     monkeypatch.setenv("CLAIMJOBS_URL", "mysql://variable/jobs")
     with database_url() as url, database_url("mysql://named/jobs") as named:
-        assert (url, named) == ("mysql://variable/jobs", "mysql://named/jobs")
+        assert (url, named) == ("mysql+pymysql://variable/jobs", "mysql+pymysql://named/jobs")
     assert capfd.readouterr().err == ""
 
 

@@ -37,8 +37,8 @@ class Shop:
         self._write()
         monkeypatch.chdir(folder)
         monkeypatch.syspath_prepend(folder)
-        monkeypatch.setenv("CLAIMJOBS_URL", backend.url)
-        monkeypatch.setenv("CLAIMJOBS_REPLICA_URL", backend.url)
+        monkeypatch.setenv("CLAIMJOBS_URL", backend.url_without_driver)
+        monkeypatch.setenv("CLAIMJOBS_REPLICA_URL", backend.url_without_driver)
         monkeypatch.setattr(sys, "path", list(sys.path))
         for name in [name for name in sys.modules if name.partition(".")[0] == "shop"]:
             monkeypatch.delitem(sys.modules, name)

@@ -10,7 +10,6 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
-import sqlalchemy as sa
 
 from tests.backends import Backend
 from tests.docs.markdown import DJANGO, DJANGO_TASKS, ROOT, blocks
@@ -117,8 +116,12 @@ def _for_this_django(text: str) -> str:
 
 def _said(database: Backend, folder: Path, line: str) -> str:
     path = os.pathsep.join((str(Path(sys.executable).parent), os.defpath))
-    url = sa.make_url(database.url).set(drivername=database.engine.dialect.name).render_as_string(hide_password=False)
-    environment = {**os.environ, "CLAIMJOBS_URL": url, "PATH": path, "PYTHONPATH": f"{ROOT}:{folder}"}
+    environment = {
+        **os.environ,
+        "CLAIMJOBS_URL": database.url_without_driver,
+        "PATH": path,
+        "PYTHONPATH": f"{ROOT}:{folder}",
+    }
     command = ("sh", "-c", f"set -e; {line}")
     done = subprocess.run(
         command, cwd=folder, env=environment, capture_output=True, text=True, check=False, timeout=120

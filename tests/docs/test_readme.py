@@ -26,7 +26,7 @@ def test_it_is_read_in_three_minutes() -> None:
 def test_its_program_prints_what_is_shown_each_time(database: Backend, tmp_path: Path) -> None:
     program = tmp_path / "program.py"
     program.write_text(PROGRAM.text)
-    environment = {**os.environ, "CLAIMJOBS_URL": database.url}
+    environment = {**os.environ, "CLAIMJOBS_URL": database.url_without_driver}
     for _ in range(2):
         run = subprocess.run(
             [sys.executable, str(program)], env=environment, capture_output=True, text=True, check=False, timeout=120

@@ -30,7 +30,7 @@ def test_each_step_of_the_tutorial_says_what_is_shown(database: Backend, tmp_pat
 
 def _said(database: Backend, folder: Path, line: str) -> str:
     path = os.pathsep.join((str(Path(sys.executable).parent), os.defpath))
-    environment = {**os.environ, "CLAIMJOBS_URL": database.url, "PATH": path, "PYTHONPATH": str(ROOT)}
+    environment = {**os.environ, "CLAIMJOBS_URL": database.url_without_driver, "PATH": path, "PYTHONPATH": str(ROOT)}
     command = ("sh", "-c", line)
     done = subprocess.run(
         command, cwd=folder, env=environment, capture_output=True, text=True, check=False, timeout=120
@@ -41,5 +41,5 @@ def _said(database: Backend, folder: Path, line: str) -> str:
 
 def test_the_tests_that_are_shown_pass(database: Backend, tmp_path: Path) -> None:
     [shown] = blocks(TESTING, "python")
-    done = pytest_of(tmp_path, shown.text, CLAIMJOBS_TEST_URL=database.url)
+    done = pytest_of(tmp_path, shown.text, CLAIMJOBS_TEST_URL=database.url_without_driver)
     assert (done.returncode, "3 passed" in done.stdout) == (0, True), done.stdout + done.stderr

@@ -97,7 +97,7 @@ def test_an_embedded_postgres_serves_the_run(tmp_path: Path) -> None:
 
 
 def test_a_server_of_ones_own_serves_the_run(database: Backend, tmp_path: Path) -> None:
-    done = pytest_of(tmp_path, TESTS, CLAIMJOBS_TEST_URL=database.url)
+    done = pytest_of(tmp_path, TESTS, CLAIMJOBS_TEST_URL=database.url_without_driver)
     assert (done.returncode, "3 passed" in done.stdout) == (0, True), done.stdout + done.stderr
     listed = "SELECT datname FROM pg_database" if database.family == "postgres" else "SHOW DATABASES"
     with database.engine.connect() as connection:
