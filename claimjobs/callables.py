@@ -96,4 +96,6 @@ async def in_thread(
         while not call.done():
             with suppress(asyncio.CancelledError):  # it is cancelled already
                 await asyncio.wait([call])
+        if not call.cancelled():
+            call.exception()  # else asyncio logs an error that nobody has seen
         raise

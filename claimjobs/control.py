@@ -18,6 +18,15 @@ class WatchesHangs(Protocol):
     on_hang: Callable[[], None]
 
 
+class _Here(threading.local):
+    """What a control knows of each thread."""
+
+    wake: object = None
+    """The last wake that it has cleared: none takes one from another thread, which is about to wait."""
+    is_over: Callable[[], bool] = bool
+    """Whether the loop is over to which it belongs; by default it belongs to none, and this is False."""
+
+
 class Control:
     """The control of one queue. It wakes waiting threads at once.
 
@@ -28,7 +37,7 @@ class Control:
     def __init__(self, queue: WatchesHangs | None = None) -> None:
         """`queue`: its `on_hang` is called when a batch hangs. It is a weak reference: threads hold this object."""
         self._queue = None if queue is None else weakref.ref(queue)
-        self.stopping = False
+        self.stopped = False
         """Whether `stop` was called."""
         self.stopped_at = math.inf
         """When `stop` was called first, by this machine's clock."""
@@ -42,14 +51,22 @@ class Control:
         """Whether a loop that drains goes on while failed jobs wait for their next attempt."""
         self._last_wake: object = None
         """Another object with each wake."""
-        self._seen = threading.local()
-        """The last wake that each thread has cleared: none takes one from another thread, which is about to wait."""
+        self._here = _Here()
         self._waiting: deque[threading.Lock] = deque()
         """One lock for each waiting thread. `wake` releases it."""
 
+    @property
+    def stopping(self) -> bool:
+        """Whether `stop` was called, or the loop is over to which this thread belongs."""
+        return self.stopped or self._here.is_over()
+
+    def follow(self, is_over: Callable[[], bool]) -> None:
+        """From now on this thread belongs to one loop, which `is_over` before the others if it is ended alone."""
+        self._here.is_over = is_over
+
     def stop(self) -> None:
         """End after the present batch."""
-        self.stopping = True
+        self.stopped = True
         self.stopped_at = min(self.stopped_at, time.monotonic())
         self.wake()
 
@@ -96,11 +113,11 @@ class Control:
         lock.acquire()
         self._waiting.append(lock)
         try:  # from here on `wake` releases the lock
-            is_woken = self.stopping or getattr(self._seen, "wake", None) is not self._last_wake
+            is_woken = self.stopping or self._here.wake is not self._last_wake
             return is_woken or lock.acquire(timeout=max(0.0, seconds))
         finally:
             self._waiting.remove(lock)
 
     def clear_wake(self) -> None:
         """Let `woken` wait for the next wake, in this thread."""
-        self._seen.wake = self._last_wake
+        self._here.wake = self._last_wake

@@ -89,9 +89,13 @@ class BatchLoop:
         self._is_over = False
         self._idleness = IdleBackoff(poll, math.inf if idle is None else idle)
 
+    def own_thread(self) -> None:
+        """Let this thread belong to this loop, which `end` then ends as `stop` does."""
+        self._control.follow(lambda: self._is_over)
+
     def end(self) -> None:
-        """End this loop alone, in any thread. The caller gets no batch any more: one that is being claimed is released
-        when the generator is closed.
+        """End this loop alone, in any thread; it has a thread of its own. The caller gets no batch any more: one that
+        is being claimed is released when the generator is closed.
         """
         self._is_over = True
         self._control.wake()
@@ -103,7 +107,7 @@ class BatchLoop:
 
     def _batches(self) -> Generator[Batch, None, None]:
         self._idleness.worked()
-        while not (self._control.stopping or self._is_over):
+        while not self._control.stopping:
             began = time.monotonic()
             try:
                 batch = self.next_batch()
@@ -161,7 +165,7 @@ class BatchLoop:
         """Whether the loop ends after this empty batch. A drain goes on while others have locked the candidates, and
         while the queue is paused: nobody knows then whether a job is due.
         """
-        if self._control.stopping or self._is_over or self._idleness.seconds_left <= 0:
+        if self._control.stopping or self._idleness.seconds_left <= 0:
             return True
         drained = (self._drain or self._control.draining) and not (empty.contended or self._control.paused)
         if not (drained and self._drains_retries):
@@ -199,7 +203,7 @@ class BatchLoop:
         deadline = time.monotonic() + consumer.plans.longest_sleep
         with idleness.asleep(), sleeper.waiting(condition):
             while not control.woken(min(HEARTBEAT_CHECK_SECONDS, max(0.0, idleness.seconds_left))):
-                if self._is_over or idleness.seconds_left <= 0 or not sleeper.is_active or time.monotonic() > deadline:
+                if idleness.seconds_left <= 0 or not sleeper.is_active or time.monotonic() > deadline:
                     break
         control.clear_wake()
         consumer.expects_pause = True

@@ -299,7 +299,7 @@ class Queue(QueueOperations):
         self.settings.require("abatches")
         loop = BatchLoop(self._consumer, size, where, drain=drain, poll=poll, idle=idle, kept_alive=self)
         batches = iter(loop)
-        with ThreadPoolExecutor(1, thread_name_prefix="claimjobs batches") as thread:
+        with ThreadPoolExecutor(1, "claimjobs batches", loop.own_thread) as thread:
             try:
                 while (batch := await in_thread(next, batches, None, executor=thread, interrupt=loop.end)) is not None:
                     yield batch
@@ -359,7 +359,7 @@ class Queue(QueueOperations):
     @property
     def stopping(self) -> bool:
         """Whether `stop()` was called."""
-        return self._control.stopping
+        return self._control.stopped
 
     @property
     def draining(self) -> bool:

@@ -170,7 +170,7 @@ def test_a_queue_that_is_closed_while_it_sleeps_does_not_wait(backend: Backend) 
     with consumer:
         consumer.falls_asleep()
         hand = hold_of(consumer.queue)
-        consumer.queue._control.stopping = True  # whoever waits for the call is not told
+        consumer.queue._control.stopped = True  # whoever waits for the call is not told
         closing = threading.Thread(target=hand.close)
         closing.start()
         closing.join(120)

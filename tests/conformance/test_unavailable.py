@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import logging
 import threading
@@ -18,6 +19,7 @@ from tests.conformance.connections import joined, told
 from tests.conformance.jobs import jobs, names
 from tests.conformance.members import limited_user, set_read_only
 from tests.conformance.owners import end_session, session_of, states, still
+from tests.conformance.test_work import DEADLINE
 
 PATIENT = Liveness(lease=60.0)
 IMPATIENT = Liveness(patience=0.1)
@@ -54,6 +56,32 @@ def test_a_server_that_is_killed_and_started_again(own: Backend, caplog: pytest.
     assert 2 <= len(told(caplog)) <= 4, "a beginning and an end for each of the two"
     busy.enqueue(jobs(1))
     assert busy.stats().unclaimed == 1
+
+
+def test_a_loop_that_is_cancelled_while_the_server_is_away_ends_as_after_a_stop(own: Backend) -> None:
+    queue, ends = own.queue(liveness=Liveness(lease=3600.0, patience=3600.0)), list[bool]()
+    assert queue.owner_id
+
+    async def consume() -> None:
+        async for _ in queue.abatches(1):
+            pytest.fail("there is no job")
+
+    async def cancelled() -> None:
+        task = asyncio.create_task(consume())
+        tries = queue.report.transients
+        await asyncio.to_thread(own.wait_for, lambda: sum(tries.values()) > 2, "the claim is tried again")
+        task.cancel()
+        await asyncio.wait([task], timeout=DEADLINE)
+        ends.append(task.done())
+        await asyncio.to_thread(own.server.restart)
+        with pytest.raises(asyncio.CancelledError):
+            await task
+
+    own.server.kill()
+    asyncio.run(cancelled())
+    assert ends == [True]
+    queue.enqueue(jobs(1))
+    assert len(queue.claim(1)) == 1, "the Queue can be used"
 
 
 def test_too_many_connections(own: Backend, caplog: pytest.LogCaptureFixture) -> None:

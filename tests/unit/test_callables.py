@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import functools
+import gc
 import threading
 from collections.abc import AsyncIterator, Callable, Iterator
 from typing import Any
@@ -146,6 +147,28 @@ def test_a_task_that_is_cancelled_twice_waits_for_its_thread_all_the_same() -> N
 
     asyncio.run(cancelled_twice())
     assert ended.is_set()
+
+
+def test_an_error_after_a_cancel_is_not_logged_as_one_that_nobody_has_seen(caplog: pytest.LogCaptureFixture) -> None:
+    begun, gate = threading.Event(), threading.Event()
+
+    def fail() -> None:
+        begun.set()
+        gate.wait(5)
+        raise ValueError("it came too late")
+
+    async def cancelled() -> None:
+        task = asyncio.create_task(in_thread(fail))
+        await asyncio.to_thread(begun.wait, 5)
+        task.cancel()
+        await asyncio.sleep(0)
+        gate.set()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+
+    asyncio.run(cancelled())
+    gc.collect()
+    assert not caplog.records
 
 
 # --- signatures ------------------------------------------------------------------------------------------------
