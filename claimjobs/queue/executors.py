@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextvars
 import logging
 import threading
 import time
@@ -70,6 +71,8 @@ class Threads:
     def __init__(self, function: Callable[[Job], Any], name: str, count: int, pool: Pool) -> None:
         self._function, self._name, self._count, self._pool = function, name, count, pool
         self._waiting: SimpleQueue[PooledJob | None] = SimpleQueue()
+        self._context = contextvars.copy_context()
+        """What each call begins with, as if the caller of the pool called the function."""
         self._threads = 0
 
     def start(self, items: Iterable[PooledJob]) -> None:
@@ -106,7 +109,7 @@ class Threads:
             if not self._pool.begin_job(item):
                 continue
             try:
-                item.result = self._function(item.job)
+                item.result = self._context.copy().run(self._function, item.job)
                 require_finished(item.result, self._name)
             except BaseException as error:  # SystemExit, too: it ends no thread of the pool
                 item.error = error
@@ -122,6 +125,8 @@ class EventLoop:
         self._function, self._name, self._count, self._pool = function, name, count, pool
         self._waiting: deque[PooledJob] = deque()
         self._tasks: dict[PooledJob, asyncio.Task[None]] = {}
+        self._context = contextvars.copy_context()
+        """What each task begins with. Else it were that of the task that ended before."""
         self._loop = asyncio.new_event_loop()
         self._ended = asyncio.Event()
         self._ran_at, self._has_warned = time.monotonic(), False
@@ -187,7 +192,10 @@ class EventLoop:
             except IndexError:
                 return
             if self._pool.begin_job(item):
-                self._tasks[item] = self._loop.create_task(self._handle(item), name=f"claimjobs {self._name}")
+                task = self._loop.create_task(
+                    self._handle(item), name=f"claimjobs {self._name}", context=self._context.copy()
+                )
+                self._tasks[item] = task
 
     async def _handle(self, item: PooledJob) -> None:
         try:

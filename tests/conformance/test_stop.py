@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import math
 import threading
 import time
@@ -19,7 +18,7 @@ from claimjobs.signals import Cancelled, cancel_here
 from tests.backends import Backend
 from tests.conformance.jobs import jobs, names
 from tests.conformance.owners import hold_of
-from tests.conformance.test_work import DEADLINE, EXECUTORS, awaits, done, handler_of
+from tests.conformance.test_work import EXECUTORS, done, handler_of
 
 HOLDS: tuple[HoldKind, ...] = ("lease", "transaction")
 
@@ -299,32 +298,3 @@ def test_who_is_cancelled_while_it_closes_a_connection_leaves_it_to_others(backe
     with pytest.raises(Cancelled):
         connector.close()
     assert not lock._queue
-
-
-@awaits
-async def test_a_loop_that_is_cancelled_while_it_claims_releases_the_batch_at_once(backend: Backend) -> None:
-    queue, claimed, gate = backend.queue(on_done="keep"), threading.Event(), threading.Event()
-    queue.enqueue(jobs(3))
-    hold: Any = hold_of(queue)
-    claim = hold.claim
-
-    def slow(*given: Any) -> Any:
-        found = claim(*given)
-        claimed.set()
-        gate.wait(DEADLINE)
-        return found
-
-    hold.claim = slow
-
-    async def consume() -> None:
-        async for _ in queue.abatches(3):
-            pytest.fail("nobody waits for it")
-
-    task = asyncio.create_task(consume())
-    await asyncio.to_thread(claimed.wait, DEADLINE)
-    task.cancel()
-    await asyncio.sleep(0.1)
-    gate.set()
-    with pytest.raises(asyncio.CancelledError):
-        await task
-    assert done(backend) == {"unclaimed": 3}

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import contextvars
 import threading
 import time
 from collections import Counter
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from datetime import timedelta
@@ -14,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from claimjobs import Batch, Fail, Job, Queue, Retry, RetryLater, make, side_car_tables
+from claimjobs import Fail, Job, Queue, Retry, RetryLater, make, side_car_tables
 from claimjobs.errors import BadArgument, BadHandler, NothingDone
 from claimjobs.options import Liveness
 from claimjobs.signals import Cancelled
@@ -102,6 +103,24 @@ def test_each_job_is_handled_once_and_no_more_at_once_than_was_said(
     assert backend.rows() == []
     assert (queue.report.done, queue.report.lost, queue.report.released) == (157, 0, 0)
     assert not hold_of(queue).held
+
+
+TENANT = contextvars.ContextVar("TENANT", default="nobody")
+
+
+@EXECUTORS
+def test_each_job_begins_with_the_context_variables_of_the_caller(anywhere: Backend, executor: str) -> None:
+    queue, seen = anywhere.queue(), list[str]()
+    queue.enqueue(jobs(5))
+
+    def body(job: Job) -> None:
+        seen.append(TENANT.get())
+        TENANT.set(job.d)
+
+    token = TENANT.set("ours")
+    queue.work(handler_of(executor, body), concurrency=2, drain=True)
+    TENANT.reset(token)
+    assert seen == ["ours"] * 5
 
 
 @EXECUTORS
@@ -408,78 +427,3 @@ def test_the_batches_of_a_pool_are_measured(anywhere: Backend) -> None:
     times = queue.report.times
     assert sum(times.claimed_to_settled.counts) == 30
     assert times.batch_jobs.sum == 30
-
-
-# --- batches in asyncio ----------------------------------------------------------------------------------------
-
-
-def awaits(test: Callable[[Backend], Awaitable[None]]) -> Callable[[Backend], None]:
-    """A test that is a coroutine."""
-
-    def run(backend: Backend) -> None:
-        asyncio.run(test(backend))  # type: ignore[arg-type]
-
-    run.__name__, run.__doc__ = test.__name__, test.__doc__
-    return run
-
-
-@awaits
-async def test_batches_are_settled_in_asyncio_as_elsewhere(backend: Backend) -> None:
-    queue, seen = backend.queue(on_done="keep", retry=Retry(attempts=1)), list[list[str]]()
-    queue.enqueue(jobs(7))
-    async for batch in queue.abatches(3, drain=True):
-        async with batch:
-            seen.append([])
-            for job in batch:
-                await asyncio.sleep(0)
-                seen[-1].append(job.d)
-                if job.d == "0004":
-                    batch.fail(job, "wrong")
-    assert seen == [["0000", "0001", "0002"], ["0003", "0004", "0005"], ["0006"]]
-    assert done(backend) == {"done": 6, "dead": 1}
-
-
-async def spoil(batch: Batch) -> None:
-    async with batch:
-        batch.done(batch[0])
-        raise ValueError("wrong")
-
-
-@awaits
-async def test_an_exception_in_the_block_is_about_the_jobs_without_an_outcome(backend: Backend) -> None:
-    queue = backend.queue(on_done="keep")
-    queue.enqueue(jobs(3))
-    batch = await anext(queue.abatches(3))
-    with pytest.raises(ValueError, match="wrong"):
-        await spoil(batch)
-    assert done(backend) == {"done": 1, "unclaimed": 2}
-    assert queue.report.suspects == 2
-
-
-@awaits
-async def test_a_loop_that_waits_is_cancelled_at_once_and_holds_nothing(backend: Backend) -> None:
-    queue = backend.queue(on_done="keep")
-    queue.enqueue(jobs(3))
-    settled = asyncio.Event()
-
-    async def consume() -> None:
-        async for batch in queue.abatches(2, poll=60):
-            async with batch:
-                batch.done()
-            if queue.report.done == 3:
-                settled.set()
-
-    task = asyncio.create_task(consume())
-    await asyncio.wait_for(settled.wait(), DEADLINE)
-    looking = backend.bare_queue()
-
-    def is_asleep() -> bool:
-        return [owner.asleep is not None for owner in looking.stats().owners] == [True]
-
-    await asyncio.to_thread(backend.wait_for, is_asleep, "it sleeps, for longer than this test waits")
-    task.cancel()
-    with pytest.raises(asyncio.CancelledError):
-        await asyncio.wait_for(task, DEADLINE)
-    assert done(backend) == {"done": 3}
-    queue.enqueue(jobs(1))
-    assert len(queue.claim(1)) == 1, "the Queue can be used"
