@@ -102,8 +102,11 @@ class Dialect:
 
     def among(self, key: Expressions, parameter: str) -> Condition:
         """`key IN (the values of this parameter)`, for one key column or several."""
-        values: sa.BindParameter[Any] = sa.bindparam(parameter, expanding=True)
-        return key[0].in_(values) if len(key) == 1 else sa.tuple_(*key).in_(values)
+        return self.listed(key, sa.bindparam(parameter, expanding=True))
+
+    def listed(self, key: Expressions, keys: sa.BindParameter[Any]) -> Condition:
+        """`key IN (keys)`, as a list of values; its negation is NOT IN."""
+        return key[0].in_(keys) if len(key) == 1 else sa.tuple_(*key).in_(keys)
 
     def among_some(self, key: Expressions, parameter: str) -> Condition:
         """As `among`, for at least one value."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from datetime import UTC, datetime
+from decimal import Decimal
 from functools import cached_property
 from typing import Any, ClassVar, Final
 
@@ -146,6 +147,33 @@ class JsonKeys(StoredKeys):
 
     def process_bind_param(self, value: Sequence[Any] | None, dialect: sa.Dialect) -> str:
         return _JSON.encode(super().process_bind_param(value, dialect))
+
+
+class WrittenKeys(StoredKeys):
+    """Keys of several columns as a list in SQL. A text is converted to the character set of its column."""
+
+    cache_ok = True
+
+    def literal_processor(self, dialect: sa.Dialect) -> Any:
+        collations = [getattr(stored_type(type_, self.here), "collation", None) for type_ in self.types]
+
+        def write(keys: Sequence[Any]) -> str:
+            rows = [", ".join(map(_written, row, collations)) for row in self.process_bind_param(keys, dialect)]
+            return f"(({'), ('.join(rows)}))" if rows else f"(SELECT 1{', 1' * (len(collations) - 1)} WHERE FALSE)"
+
+        return write
+
+
+def _written(part: Any, collation: str | None) -> str:
+    """A value in SQL. A text is written as hex, which no mode of the server reads in another way."""
+    if part is None:
+        return "NULL"
+    if isinstance(part, int | Decimal):
+        return format(part, "f" if isinstance(part, Decimal) else "d")
+    if isinstance(part, bytes | bytearray | memoryview):
+        return f"X'{bytes(part).hex()}'"
+    text = f"_utf8mb4 X'{str(part).encode().hex()}'"
+    return f"CONVERT({text} USING {collation.partition('_')[0]}) COLLATE {collation}" if collation else text
 
 
 def _as_text(part: Any) -> str:

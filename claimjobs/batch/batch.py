@@ -18,7 +18,7 @@ from claimjobs.claim.strategy import ClaimResult
 from claimjobs.database.clock import DatabaseClock, in_seconds
 from claimjobs.dialects import Key
 from claimjobs.errors import BatchMisused, BatchRolledBack, Fail, OutcomeRefused, Unreadable
-from claimjobs.job import Job, entry_of
+from claimjobs.job import Job, entry_of, values_of
 from claimjobs.key_text import key_in_message, text_of
 from claimjobs.options import Retry, bounded
 from claimjobs.report import Report
@@ -450,7 +450,8 @@ def instances(session: Session, entity: type[Any], roles: ColumnRoles, jobs: Seq
     names = [mapper.get_property_by_column(column_of[name]).key for name in roles.key_names]
     columns = [getattr(entity, name) for name in names]
     keys = [job.key for job in jobs]
-    chosen = columns[0].in_(keys) if len(columns) == 1 else sa.tuple_(*columns).in_(keys)
+    each = (sa.and_(*(column == part for column, part in zip(columns, values_of(key), strict=True))) for key in keys)
+    chosen = columns[0].in_(keys) if len(columns) == 1 else sa.or_(*each)  # a list of rows misses texts somewhere
     statement = sa.select(entity).where(chosen).execution_options(populate_existing=True)
     found = {_key(instance, names): instance for instance in session.scalars(statement).unique()}
     gone = [key for key in keys if key not in found]

@@ -234,11 +234,11 @@ class ClaimPlans:
 
     def predicates(self, where: Where) -> tuple[Predicate, ...]:
         """Both predicates, and that of the rows that this Queue may still claim, over columns of the user's table."""
-        source, lexis = self._backend.source, self._backend.dialect.lexis
-        both = (predicates_of(one, source, lexis) for one in (self._where, where))
+        source, dialect = self._backend.source, self._backend.dialect
+        both = (predicates_of(one, source, dialect.lexis) for one in (self._where, where))
         claimable = self._claimable
         if self.unclaimable:
-            claimable = sa.and_(claimable, all_but(source, "claimjobs_unclaimable", self.unclaimable))
+            claimable = sa.and_(claimable, all_but(dialect, source, "claimjobs_unclaimable", self.unclaimable))
         return (*chain(*both), claimable)
 
     def _changes(self, where: Where) -> bool:

@@ -132,9 +132,9 @@ class RowIsolation:
                 raise
 
     def _only(self, plan: ClaimPlan, keys: list[Key]) -> ClaimPlan:
-        key = self._access.backend.source.key
-        among = key[0].in_(keys) if len(key) == 1 else sa.tuple_(*key).in_(keys)
-        selection = replace(plan.selection, due=sa.and_(plan.selection.due, among), in_sweeps=False)
+        backend = self._access.backend
+        these = backend.dialect.listed(backend.source.key, sa.bindparam("claimjobs_tried", keys, expanding=True))
+        selection = replace(plan.selection, due=sa.and_(plan.selection.due, these), in_sweeps=False)
         return replace(plan, selection=selection, strategy=self._plans.strategy(selection), divisible=len(keys) > 1)
 
     def _leave(self, alone: dict[Key, Exception]) -> None:

@@ -39,7 +39,7 @@ class StillDueRows:
     @property
     def claimable(self) -> sa.ColumnElement[bool]:
         """True for rows that this Queue may still claim. The keys are read each time it is sent."""
-        return all_but(self._roles, "claimjobs_still_due", self._keys)
+        return all_but(self._dialect, self._roles, "claimjobs_still_due", self._keys)
 
     def find(self, connection: sa.Connection, done: Sequence[Key], due: sa.ColumnElement[bool]) -> None:
         """Find the done rows that are still `due`, in the settle's transaction, and report them."""

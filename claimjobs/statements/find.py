@@ -198,10 +198,9 @@ def same_key(roles: ColumnRoles, other: sa.FromClause) -> sa.ColumnElement[bool]
     return sa.and_(*(column == other.c[KEY.format(i)] for i, column in enumerate(roles.key)))
 
 
-def all_but(roles: ColumnRoles, parameter: str, keys: Collection[Any]) -> sa.ColumnElement[bool]:
+def all_but(dialect: Dialect, roles: ColumnRoles, parameter: str, keys: Collection[Any]) -> sa.ColumnElement[bool]:
     """True for all rows but those with these keys, which are read each time that it is sent."""
-    given: sa.BindParameter[Any] = sa.bindparam(parameter, expanding=True, callable_=lambda: [*keys])
-    return roles.key[0].not_in(given) if len(roles.key) == 1 else sa.tuple_(*roles.key).not_in(given)
+    return ~dialect.listed(roles.key, sa.bindparam(parameter, expanding=True, callable_=lambda: [*keys]))
 
 
 def counted(column: sa.Column[Any]) -> sa.ColumnElement[Any]:

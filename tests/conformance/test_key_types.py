@@ -12,10 +12,11 @@ from typing import Any
 import pytest
 import sqlalchemy as sa
 
-from claimjobs import Batch, job_table, make, tables_for
+from claimjobs import Batch, PerKey, job_table, key_tables, make, side_car_tables, tables_for
 from claimjobs.errors import KeyUnfit
 from tests.backends import Backend
 from tests.conformance.jobs import jobs
+from tests.conformance.test_per_key import KINDS, mails_with
 
 
 class Size(enum.Enum):
@@ -65,6 +66,86 @@ def test_of_a_batch_only_the_job_that_another_one_has_is_lost(backend: Backend, 
         assert (len(batch), len(batch.lost)) == (3, 1)
     assert queue.report.done == 2
     assert len(backend.rows()) == 1
+
+
+def latin(*, primary_key: bool) -> list[sa.Column[Any]]:
+    """A text whose character set has one byte for each character, where the database has such, and a number."""
+    city = sa.String(40).with_variant(sa.String(40, collation="latin1_german2_ci"), "mysql", "mariadb")
+    return [
+        sa.Column("city", city, primary_key=primary_key, nullable=False),
+        sa.Column("shop", sa.Integer, primary_key=primary_key, nullable=False, autoincrement=False),
+    ]
+
+
+CITIES = ("Bonn", "Köln", "Würzburg", "it's 5 \\% of\n")
+
+
+SHOPS = job_table("shops", sa.MetaData(), *latin(primary_key=True))
+NOT_CONVERTED = pytest.mark.mariadb("it does not convert the texts in a list of rows")
+
+
+@KINDS
+@NOT_CONVERTED
+def test_jobs_are_found_by_a_key_of_several_columns_with_a_text_that_is_not_utf8(
+    backend: Backend, kind: dict[str, Any]
+) -> None:
+    backend.make(SHOPS)
+    if "side_car" in kind:
+        make(backend.engine, side_car_tables(backend.engine, SHOPS))
+    queue = backend.bare_queue(SHOPS, **kind)
+    keys = sorted((city, shop) for city in CITIES for shop in (1, 2))
+    queue.enqueue({"city": city, "shop": shop} for city, shop in keys)
+    first = queue.claim(3)
+    with queue.claim(9) as batch:
+        assert sorted(job.key for job in (*first.jobs, *batch.jobs)) == keys
+        batch.done()
+    with first:
+        first.done()
+    assert not queue.claim(9)
+    assert queue.report.done == len(keys)
+
+
+@NOT_CONVERTED
+def test_such_rows_are_not_claimed_again_by_a_consumer_that_leaves_them(backend: Backend) -> None:
+    queue = backend.queue(SHOPS, on_done="leave", where="shop < 9")
+    queue.enqueue({"city": city, "shop": 1} for city in CITIES)
+    with queue.claim(9) as batch:
+        batch.done()
+    assert queue.report.still_due == len(CITIES)
+    assert not queue.claim(9)
+
+
+@NOT_CONVERTED
+@pytest.mark.requires("locks what it reads")
+def test_such_rows_are_found_through_the_primary_key(backend: Backend) -> None:
+    queue = backend.queue(SHOPS)
+    queue.enqueue({"city": f"{city} {n}", "shop": n} for city in CITIES for n in range(500))
+    key = queue.roles.key
+    update = backend.dialect.restrict_to_keys(sa.update(queue.roles.table).values(attempts=1), key, None)
+    keys = {"claimjobs_keys": [(f"{city} {n}", n) for city in CITIES for n in (7, 9)]}
+    with backend.engine.begin() as connection:
+        plan = backend.plan(connection, update, keys)
+        assert connection.execute(update, keys).rowcount == 2 * len(CITIES)
+    assert plan.indexes == (backend.primary_key_of("shops"),), plan.text
+    assert not plan.scans, plan.text
+
+
+@KINDS
+@NOT_CONVERTED
+def test_a_limit_counts_the_jobs_of_keys_with_a_text_that_is_not_utf8(backend: Backend, kind: dict[str, Any]) -> None:
+    one, cities = PerKey(("city", "shop"), at_most=1), ("Bonn", "Köln", "Würzburg")
+    backend.make(table := mails_with(*latin(primary_key=False)))
+    made = key_tables(backend.engine, table, one.names, side_car="side_car" in kind)
+    make(backend.engine, [*made, *(side_car_tables(backend.engine, table) if "side_car" in kind else ())])
+    queue, other = (backend.bare_queue(table, per_key=one, **kind) for _ in range(2))
+    queue.enqueue({"city": city, "shop": 1} for city in cities for _ in range(3))
+    for claims, left in ((queue, other), (other, queue), (queue, other)):
+        with claims.claim(9) as batch:
+            assert sorted(job.city for job in batch.jobs) == [*cities]
+            assert not left.claim(9)
+            batch.done()
+    assert not queue.claim(9)
+    assert not backend.rows("mails_keys")
 
 
 # --- a key that each UPDATE changes ----------------------------------------------------------------------------
