@@ -188,11 +188,13 @@ class TableMissing(UnfitTable):
     """A table is not in the database: that of jobs, one that queues share, or a side-car."""
 
     def __init__(self, name: str, *, words: str | None = None, within: str | None = None) -> None:
-        """`words`: what makes it, after `setup-tables`; `within`: the table of jobs in whose schema it must be."""
+        """`words`: what makes it, after `setup-tables`, if it is not `--table` with the table of jobs; `within`: that
+        table, in whose schema it must be.
+        """
         what = f"table {name!r} is not in this database"
         if within is not None and "." in name:
             what += f", and it must be in the schema of {within!r}"
-            step = f"run `claimjobs setup-tables --table {shlex.quote(within)}`"
+            step = f"run `claimjobs setup-tables {words or f'--table {shlex.quote(within)}'}`"
         elif words is not None or name in _WITHOUT_TABLE:
             step = f"run `claimjobs setup-tables{'' if words is None else f' {words}'}`, or check the name and the URL"
         else:  # a name alone would make the table of the demonstration

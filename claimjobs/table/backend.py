@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
@@ -226,7 +227,8 @@ def _key_rows_of(connection: sa.Connection, backend: Backend, home: Location, pe
     try:
         return KeyRows(resolve(connection, table), columns, limits=per_key.limit is not None)
     except TableMissing:
-        raise TableMissing(table.fullname, within=backend.source.name) from None
+        words = shlex.join(("--table", backend.source.name, "--per-key", ",".join(per_key.names)))
+        raise TableMissing(table.fullname, words=words, within=backend.source.name) from None
 
 
 # --- the tables of owners, queues and batches ----------------------------------------------------------------

@@ -108,7 +108,9 @@ def test_columns_that_can_be_no_key_are_refused_and_an_index_is_named(backend: B
         with pytest.raises(error, match=words):
             backend.bare_queue(table, per_key=PerKey(name)).claim()
     queue = backend.bare_queue(table, per_key=PerKey("customer"))
-    with pytest.raises(TableMissing, match="mails_keys"):
+    with pytest.raises(
+        TableMissing, match=r"'mails_keys'.*run `claimjobs setup-tables --table mails --per-key customer`"
+    ):
         queue.claim()
     make(backend.engine, key_tables(backend.engine, table, ["customer"]))
     queue = backend.bare_queue(table, per_key=PerKey("customer"))
