@@ -188,9 +188,7 @@ class TableMissing(UnfitTable):
     """A table is not in the database: that of jobs, one that queues share, or a side-car."""
 
     def __init__(self, name: str, *, words: str | None = None, within: str | None = None) -> None:
-        """`words`: what makes it, after `setup-tables`, if it is not `--table` with the table of jobs; `within`: that
-        table, in whose schema it must be.
-        """
+        """`words`: what makes it, after `setup-tables`; `within`: the table of jobs in whose schema it must be."""
         what = f"table {name!r} is not in this database"
         if within is not None and "." in name:
             what += f", and it must be in the schema of {within!r}"

@@ -36,6 +36,9 @@ from claimjobs.workers.handlers import handler_of
 QUIET_SECONDS: Final = 0.5
 """Seconds without a job after which no job is taken for due, if a rate holds jobs back."""
 
+IF_ASYNC: Final = "give a Connection or a Session of `queue.engine` to `run`, and enqueue in it"
+"""What to do with an AsyncSession: its driver is not that of a Queue."""
+
 OURS: Final = "claimjobs_test_"
 """What the names of our savepoints begin with."""
 
@@ -152,7 +155,7 @@ def _ending(handler: Callable[..., Any], ends: list[BaseException], queue: Queue
 def _queue_of_run(queue: Queue, connection: CallersTransaction | None, clock: Clock | None) -> Queue:
     """A Queue for this run alone: to stop it stops no Queue of the caller's, and one that was stopped is worked off."""
     chosen = _chosen(queue, connection, clock)
-    bind = queue.engine if connection is None else engine_within(connection_in(connection))
+    bind = queue.engine if connection is None else engine_within(connection_in(connection, IF_ASYNC))
     given = {option: value for option, value in vars(chosen).items() if option not in ("hooks", "also_writes")}
     if chosen.also_writes:
         given["side_car"] = SideCar(chosen.also_writes, chosen.side_car)

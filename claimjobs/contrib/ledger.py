@@ -19,7 +19,7 @@ from typing import Final
 
 import sqlalchemy as sa
 
-from claimjobs.database.connect import engine_of
+from claimjobs.database.connect import require_known
 from claimjobs.database.transactions import CallersTransaction, connection_in, savepoint
 from claimjobs.dialects import Key, dialect_of
 from claimjobs.dialects.types import Instant, database_now, exact_text, table_options
@@ -65,12 +65,13 @@ class Ledger:
 
         If another transaction has written the entry and is not committed, this waits for it, as for any lock; if that
         one is rolled back, this is the first. An error of the database is raised unchanged, such as a serialization
-        failure of Postgres above READ COMMITTED: then the attempt fails, and the next one finds the entry. Raises
+        failure of Postgres above READ COMMITTED: then the attempt fails, and the next one finds the entry. In asyncio:
+        `await session.run_sync(lambda sync: ledger.once(sync, job))`, with any driver. Raises
         BadArgument for a connection in AUTOCOMMIT and for an object that is no Connection or Session, UnfitTable
         without the table, or UnknownDatabase.
         """
         used = connection_in(connection)
-        engine_of(used.engine)  # raises UnknownDatabase
+        require_known(used.dialect.name)
         parts = [same_text(part) for part in values_of(job.key if isinstance(job, Job) else job)]
         digest = hashlib.sha256(json.dumps([self.queue, *parts]).encode()).hexdigest()
         entry = {"digest": digest, "queue": self.queue, "job": readable(", ".join(parts))}

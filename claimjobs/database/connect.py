@@ -64,10 +64,10 @@ def engine_of(bind: str | sa.URL | sa.Engine, *, connect_seconds: int = CONNECT_
         named: sa.URL = of_asyncio.url
         bind = named.set(drivername=DRIVERS.get(named.get_backend_name(), named.drivername))
     if isinstance(bind, sa.Engine):
-        _require_known(bind.dialect.name, bind.dialect.driver + (" (async)" if bind.dialect.is_async else ""))
+        require_known(bind.dialect.name, bind.dialect.driver + (" (async)" if bind.dialect.is_async else ""))
         return bind
     url = parse(bind)
-    _require_known(url.get_backend_name(), url.drivername.partition("+")[2])
+    require_known(url.get_backend_name(), url.drivername.partition("+")[2])
     _refuse_misread(url)
     dialect = DIALECTS[url.get_backend_name()]()
     limits = dialect.sessions.connect_arguments(url.get_driver_name(), connect_seconds)
@@ -153,13 +153,14 @@ def shown(url: sa.URL) -> str:
     return masked(url.render_as_string(hide_password=True))
 
 
-def _require_known(name: str, driver: str) -> None:
+def require_known(name: str, driver: str | None = None) -> None:
+    """Raises UnknownDatabase for another database than ours, or another driver; None: any one."""
     if name not in DIALECTS:
         raise UnknownDatabase(
             f"claimjobs does not know {name!r}, only {', '.join(sorted(DIALECTS))}: give a URL such as {EXAMPLES}"
         )
     known = DIALECTS[name].drivers
-    if driver not in known:
+    if driver is not None and driver not in known:
         raise UnknownDatabase(
             f"claimjobs does not work with the driver {driver!r}, only with {' or '.join(known)}: "
             f"write {' or '.join(f'{name}+{other}://...' for other in known)}, or leave the driver out: {EXAMPLES}"

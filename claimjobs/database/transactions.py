@@ -28,8 +28,9 @@ TAKEN = "give a Connection or a Session of SQLAlchemy (`enqueue` without one com
 ASYNC = "await `Queue.aenqueue`, or call this in `await {0}.run_sync(lambda sync: ...)`, with `sync` in place of `{0}`"
 
 
-def connection_in(given: Any) -> sa.Connection:
-    """The connection whose transaction a caller means, who commits it. Sends nothing. Raises BadArgument.
+def connection_in(given: Any, if_async: str = ASYNC) -> sa.Connection:
+    """The connection whose transaction a caller means, who commits it. Sends nothing. Raises BadArgument, with the next
+    step `if_async` if that is asynchronous.
 
     An object is asked what it is, not whether a call of its methods raises: those of an AsyncSession return coroutines.
     """
@@ -39,7 +40,7 @@ def connection_in(given: Any) -> sa.Connection:
         what = f"{'the class' if kind is given else 'an object of'} {kind.__module__}.{kind.__qualname__}"
         is_async = hasattr(given, "run_sync")
         name = "connection" if hasattr(given, "exec_driver_sql") else "session"
-        step = ASYNC.format(name) if is_async else TAKEN
+        step = if_async.format(name) if is_async else TAKEN
     elif commits_by_itself(connection, unknown=False):
         what, step = "a connection in AUTOCOMMIT", f"set another isolation level, or {TAKEN}"
     else:

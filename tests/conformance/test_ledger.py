@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import multiprocessing
 import re
 import threading
@@ -14,14 +15,16 @@ from typing import Any
 
 import pytest
 import sqlalchemy as sa
+from sqlalchemy.ext.asyncio import AsyncSession, create_async_engine
 from sqlalchemy.orm import Session
 
 from claimjobs import Job, make
 from claimjobs.contrib.ledger import LEDGER_TABLE, Ledger, ledger_table
-from claimjobs.errors import UnfitTable, UnknownDatabase
+from claimjobs.errors import BadArgument, UnfitTable, UnknownDatabase
 from tests.backends import Backend
 from tests.conformance.jobs import jobs
 from tests.conformance.payer import PAYMENTS, pay, pay_and_die
+from tests.conformance.test_callers_transaction import async_urls
 from tests.docs.markdown import ROOT
 
 pytestmark = pytest.mark.one_server("contrib: the rest of the suites runs it on every database")
@@ -219,6 +222,25 @@ def test_a_destination_that_is_no_database_of_ours(ledger_of: Make) -> None:
     with pytest.raises(UnknownDatabase, match="does not know 'sqlite'"), engine.connect() as connection:
         Ledger("jobs").once(connection, 1)
     engine.dispose()
+
+
+def test_an_async_session_does_what_the_error_says(backend: Backend) -> None:
+    ledger = Ledger("jobs")
+
+    async def attempts(url: sa.URL) -> list[bool]:
+        engine = create_async_engine(url, poolclass=sa.NullPool)
+        async with AsyncSession(engine) as session, session.begin():
+            with pytest.raises(BadArgument, match=r"`await session.run_sync\(lambda sync: ...\)`, with `sync`"):
+                ledger.once(session, url.drivername)  # type: ignore[arg-type]
+            with pytest.raises(UnfitTable, match=r"make it by claimjobs\.make"):
+                async with session.begin_nested():
+                    await session.run_sync(lambda sync: Ledger("jobs").once(sync, 1))
+            make(backend.engine, [ledger_table()])
+            return [await session.run_sync(lambda sync: ledger.once(sync, url.drivername)) for _ in range(2)]
+
+    for url in async_urls(backend):
+        assert asyncio.run(attempts(url)) == [True, False]
+        backend.run(f"DROP TABLE {LEDGER_TABLE}")
 
 
 @pytest.mark.parametrize("name", ["", "x" * 256])

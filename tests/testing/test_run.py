@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import sqlalchemy as sa
 import sqlalchemy.orm
+from sqlalchemy.ext.asyncio import AsyncSession
 
 from claimjobs import Batch, Done, Fail, Job, PerKey, Retry, RetryLater, job_table
 from claimjobs.errors import BadArgument, BadHandler, NothingDone
@@ -266,6 +267,8 @@ def test_what_cannot_be_is_refused(backend: Backend) -> None:
     with backend.new_engine().connect() as connection:
         with pytest.raises(BadArgument, match="no open transaction: call its `begin`"):
             run(queue, send, connection=connection)
+        with pytest.raises(BadArgument, match=r"AsyncSession has none: give a Connection.* of `queue.engine`"):
+            run(queue, send, connection=AsyncSession())  # type: ignore[arg-type]
         connection.begin()
         with pytest.raises(BadHandler, match=r"'send_at_once' is async.*leave out `connection`"):
             run(queue, send_at_once, connection=connection)
