@@ -170,7 +170,7 @@ class StoredJobs:
         roles, dialect = self._roles, self._dialect
         with self._connect() as connector:
             old = stored_jobs.old(roles, state, connector.scalar(sa.select(self._now)) - age)
-            narrower = predicates_of(where, roles, dialect.lexis)
+            narrower = predicates_of(where, roles.table, dialect.lexis)
             if dry_run:
                 with predicate_errors(dialect):
                     return int(connector.scalar(stored_jobs.count(roles, (*old, *narrower))))
@@ -181,7 +181,7 @@ class StoredJobs:
     # --- inside: reading -------------------------------------------------------------------------------
 
     def _chosen(self, where: Where, state: str | None) -> Sequence[Predicate]:
-        narrower = predicates_of(where, self._source, self._dialect.lexis)
+        narrower = predicates_of(where, self._source.table, self._dialect.lexis)
         if state is None:
             return narrower
         if state not in STATES:
@@ -247,7 +247,7 @@ class StoredJobs:
 
     def _write_dead(self, statement: Any, keys: Iterable[Key] | None, where: Where, *, what: str) -> int:
         self._roles.need_state(DEAD, what)
-        narrower = self._job_rows.meeting(predicates_of(where, self._source, self._dialect.lexis))
+        narrower = self._job_rows.meeting(predicates_of(where, self._source.table, self._dialect.lexis))
         with self._connect() as connector:
             if keys is None:
                 chunks = self._key_pages(connector, self._chosen(where, DEAD), self._source.key)

@@ -230,12 +230,12 @@ class ClaimPlans:
         other rows each time, so all rows count.
         """
         where, backend = self._where, self._backend
-        return () if callable(where) else predicates_of(where, backend.source, backend.dialect.lexis)
+        return () if callable(where) else predicates_of(where, backend.source.table, backend.dialect.lexis)
 
     def predicates(self, where: Where) -> tuple[Predicate, ...]:
         """Both predicates, and that of the rows that this Queue may still claim, over columns of the user's table."""
         source, dialect = self._backend.source, self._backend.dialect
-        both = (predicates_of(one, source, dialect.lexis) for one in (self._where, where))
+        both = (predicates_of(one, source.table, dialect.lexis) for one in (self._where, where))
         claimable = self._claimable
         if self.unclaimable:
             claimable = sa.and_(claimable, all_but(dialect, source, "claimjobs_unclaimable", self.unclaimable))

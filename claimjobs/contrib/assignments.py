@@ -25,6 +25,7 @@ from claimjobs.dialects import Dialect, dialect_of
 from claimjobs.errors import ColumnMissing, CrossedFork, KeyUnfit, UnfitTable, unique_index
 from claimjobs.options import Liveness
 from claimjobs.report import Report
+from claimjobs.table.predicates import predicates_of
 from claimjobs.table.reflection import resolve
 from claimjobs.table.roles import is_partial, quote_of
 
@@ -61,8 +62,8 @@ class Assignments:
         worker: str,
         where: sa.ColumnElement[bool] | sa.TextClause | None = None,
     ) -> None:
-        """Reads the table. Raises ConnectionFailed, TableMissing, ColumnMissing, KeyUnfit without a primary key, and
-        UnfitTable without the index."""
+        """Reads the table. Raises ConnectionFailed, TableMissing, ColumnMissing, KeyUnfit without a primary key,
+        UnfitTable without the index, and BadPredicate, as a Queue does."""
         self.engine = engine_of(bind)
         self._dialect = dialect_for(self.engine)
         with connected(self.engine) as connection:
@@ -78,7 +79,7 @@ class Assignments:
         self._process = os.getpid()
         self._connector = Connector(self.engine, self._dialect, Liveness(), Report())
 
-        is_free = sa.and_(self._column.is_(None), sa.true() if where is None else where)
+        is_free = sa.and_(self._column.is_(None), *predicates_of(where, self._table, self._dialect.lexis))
         value = sa.bindparam(VALUE, type_=self._column.type)
         mine = self._column == value
         self._mine = sa.select(self._table).where(mine)

@@ -72,7 +72,7 @@ def _checked(expression: Any, lexis: Lexis, what: str) -> Any:
     return expression
 
 
-def predicates_of(where: Where, roles: ColumnRoles, lexis: Lexis) -> tuple[Predicate, ...]:
+def predicates_of(where: Where, table: sa.Table, lexis: Lexis) -> tuple[Predicate, ...]:
     """The predicate, if there is one; a callable returns it. Raises BadPredicate, here or when it is compiled."""
     given: Any = where() if callable(where) else where
     if given is None:
@@ -82,7 +82,7 @@ def predicates_of(where: Where, roles: ColumnRoles, lexis: Lexis) -> tuple[Predi
     elif not isinstance(given, sa.ClauseElement):
         raise not_understood(f"{given!r} is no expression: give SQL as text, or an expression over the table's columns")
     # Parentheses around it, because an OR in a text would change the conditions beside it.
-    expression = _over(_checked(given, lexis, "predicate"), roles.table)
+    expression = _over(_checked(given, lexis, "predicate"), table)
     return (Grouping(Enclosed(expression, lexis, "predicate")),)
 
 

@@ -16,7 +16,7 @@ import pytest
 import sqlalchemy as sa
 
 from claimjobs.contrib.assignments import Assignment, Assignments
-from claimjobs.errors import ColumnMissing, CrossedFork, KeyUnfit, UnfitTable
+from claimjobs.errors import BadPredicate, ColumnMissing, CrossedFork, KeyUnfit, UnfitTable
 from tests.backends import Backend
 from tests.conformance.jobs import counted
 
@@ -128,6 +128,14 @@ def test_a_predicate_says_which_rows_may_be_had(pool: Pool, another: Another) ->
     assert told(tasks.assign(1)) == ("assigned", 4)
     assert told(tasks.assign(2)) == ("nothing free", None)
     assert told(another(where=task == 9).assign(1)) == ("already assigned", 4)
+
+
+def test_a_predicate_does_not_change_the_conditions_beside_it(pool: Pool, another: Another) -> None:
+    tasks = pool(2, where=sa.text("taskid = 4 or taskid = 2"))
+    assert told(tasks.assign(1)) == ("assigned", 2)
+    assert told(tasks.assign(2)) == ("nothing free", None)
+    with pytest.raises(BadPredicate):
+        another(where=sa.text("1=1) or (1=1"))
 
 
 def test_rows_that_somebody_has_locked_are_passed_over(backend: Backend, pool: Pool) -> None:
