@@ -86,7 +86,7 @@ class Backend:
     key_rows: KeyRows | None = None
     """The key rows, if there are limits, an order or rates per key."""
     refusal: AccessDenied | None = None
-    """Why this user cannot claim by lease. Jobs can be enqueued nevertheless."""
+    """Why this user cannot claim: a table that claims need is hidden from it. Jobs can be enqueued nevertheless."""
 
     @property
     def has_side_car(self) -> bool:
@@ -136,8 +136,9 @@ def inspect_table(
     found, given = dialect_for(engine), columns or map_of(table)
     with connected(engine) as connection, inspected_once(connection):
         source, home = roles, location = jobs_of(connection, found, table, given, beside_side_car=bool(side_car))
+        refusal = None
         if side_car:
-            roles, location = _side_car_of(connection, found, source, home=home, side_car=side_car)
+            roles, location, refusal = _side_car_of(connection, found, source, home=home, side_car=side_car)
         schema = location.metadata.schema
         if per_batch:
             claim_rows = ClaimRows(_shared(batches_table, schema), roles.recorded_as, roles.key, dialect or found)
@@ -147,10 +148,10 @@ def inspect_table(
         if "owner_id" in needed:
             acceptance.check_owner(connection, roles)
         owners = _shared(owner_table, schema)
-        backend = Backend(dialect or found, roles, source, owners, location.schema, by_lease=False)
+        backend = Backend(dialect or found, roles, source, owners, location.schema, by_lease=False, refusal=refusal)
         if per_key:
-            backend = replace(backend, key_rows=_key_rows_of(connection, backend, home, per_key))
-        if not by_lease:
+            backend = _with_key_rows(connection, backend, home, per_key)
+        if not by_lease or backend.refusal is not None:
             return backend
         try:
             return with_owners(connection, backend)
@@ -181,19 +182,35 @@ def jobs_of(
 
 def _side_car_of(
     connection: sa.Connection, dialect: Dialect, jobs: ColumnRoles, *, home: Location, side_car: str | bool
-) -> tuple[ColumnRoles, Location]:
-    """The roles of the side-car of these jobs, and where the server has it. Raises UnfitTable."""
+) -> tuple[ColumnRoles, Location, AccessDenied | None]:
+    """The roles of the side-car of these jobs, where the server has it, and why it is hidden. Raises UnfitTable."""
     name = side_car_name(home.full_name(jobs.table), side_car)
     key = [sa.Column(column.name, column.type, primary_key=True) for column in jobs.key]
+    table, here = side_car_table(name, key), home
     try:
-        table = resolve(connection, side_car_table(name, key))
+        refusal = _refusal_of(connection, dialect, table)
     except TableMissing:
         raise claims_missing(name, jobs.name, chosen=isinstance(side_car, str)) from None
-    acceptance.check_table(connection, dialect, table)
-    roles, here = roles_of(table, Columns.of_side_car(jobs.key_names)), dialect.table_rules.locate(connection, table)
+    if refusal is None:
+        acceptance.check_table(connection, dialect, table)
+        here = dialect.table_rules.locate(connection, table)
     # Not the side-car names the queue: who has another one, or none, is to be seen.
     recorded_as = home.name if home.schema == here.schema else f"{home.schema}.{home.name}"
-    return replace(roles, recorded_as=recorded_as), here
+    return replace(roles_of(table, Columns.of_side_car(jobs.key_names)), recorded_as=recorded_as), here, refusal
+
+
+def _refusal_of(connection: sa.Connection, dialect: Dialect, table: sa.Table) -> AccessDenied | None:
+    """Why this user cannot claim with a table of ours, which is hidden from it; None: it is there as described.
+    Raises TableMissing or ColumnMissing.
+    """
+    try:
+        resolve(connection, table)
+    except sa.exc.DBAPIError as error:
+        if not dialect.errors.refuses_account(error):
+            raise
+        needed = f"SELECT, INSERT and UPDATE on {table.name}, and perhaps DELETE"
+        return not_consumer(table.name, reason(error), needed)
+    return None
 
 
 def columns_for(connection: sa.Connection, roles: ColumnRoles, names: Sequence[str]) -> tuple[Column, ...]:
@@ -219,16 +236,17 @@ def columns_for(connection: sa.Connection, roles: ColumnRoles, names: Sequence[s
     return tuple(roles.table.c[name] for name in names)
 
 
-def _key_rows_of(connection: sa.Connection, backend: Backend, home: Location, per_key: PerKey) -> KeyRows:
-    """The table of key rows. Raises TableMissing, or ColumnUnfit for a column that cannot be a key of them."""
+def _with_key_rows(connection: sa.Connection, backend: Backend, home: Location, per_key: PerKey) -> Backend:
+    """The backend with its key rows. Raises TableMissing, or ColumnUnfit for a column that cannot be a key of them."""
     columns = columns_for(connection, backend.source, per_key.names)
     key = [sa.Column(column.name, column.type, primary_key=True) for column in columns]
     table = key_table(home.name, key, home.metadata)
     try:
-        return KeyRows(resolve(connection, table), columns, limits=per_key.limit is not None)
+        refusal = backend.refusal or _refusal_of(connection, backend.dialect, table)
     except TableMissing:
         words = shlex.join(("--table", backend.source.name, "--per-key", ",".join(per_key.names)))
         raise TableMissing(table.fullname, words=words, within=backend.source.name) from None
+    return replace(backend, key_rows=KeyRows(table, columns, limits=per_key.limit is not None), refusal=refusal)
 
 
 # --- the tables of owners, queues and batches ----------------------------------------------------------------
