@@ -9,10 +9,11 @@ import asyncio
 import contextvars
 import inspect
 from collections.abc import Callable
-from concurrent.futures import Executor
+from concurrent.futures import Executor, ThreadPoolExecutor
 from contextlib import suppress
 from functools import partial
 from typing import Any, Final, TypeVar
+from weakref import WeakKeyDictionary
 
 from claimjobs.errors import BadHandler
 
@@ -77,6 +78,16 @@ def require_finished(result: Any, name: str) -> None:
         )
 
 
+CALLS: Final = 10
+"""How many threads of one event loop enqueue at once: fewer than an engine of SQLAlchemy has connections."""
+_PLACES: Final[WeakKeyDictionary[asyncio.AbstractEventLoop, asyncio.Semaphore]] = WeakKeyDictionary()
+
+
+def place() -> asyncio.Semaphore:
+    """A place among the CALLS of the running event loop. A task that waits for one can be cancelled."""
+    return _PLACES.setdefault(asyncio.get_running_loop(), asyncio.Semaphore(CALLS))
+
+
 async def in_thread(
     function: Callable[..., Result],
     *given: Any,
@@ -84,10 +95,14 @@ async def in_thread(
     interrupt: Callable[[], object] | None = None,
 ) -> Result:
     """Call a function in a thread, and wait for its end, however often this task is cancelled meanwhile: so what it did
-    is known. `executor`: whose thread; None: one of the loop's. `interrupt`: called when this task is cancelled.
+    is known. `executor`: whose thread; None: a new one, because calls of users may have all those of the loop for any
+    time. `interrupt`: called when this task is cancelled.
     """
     context = contextvars.copy_context()
-    call = asyncio.get_running_loop().run_in_executor(executor, context.run, function, *given)
+    threads = executor or ThreadPoolExecutor(1, "claimjobs")
+    call = asyncio.get_running_loop().run_in_executor(threads, context.run, function, *given)
+    if executor is None:
+        threads.shutdown(wait=False)  # after this call
     try:
         return await asyncio.shield(call)
     except asyncio.CancelledError:

@@ -221,7 +221,8 @@ def executor_of(function: Any, count: int, pool: Pool) -> Threads | EventLoop:
         asyncio.get_running_loop()
         raise BadHandler(
             f"{name} would be handled in the thread of a running event loop, which it blocks: "
-            "`await asyncio.to_thread(queue.work, ...)`, or loop over `queue.abatches()`"
+            "`await asyncio.to_thread(queue.work, ...)` within `stop_on_signals(queue)`, or with `queue.stop()` in a "
+            "`finally`, because a cancel does not end a thread; or loop over `queue.abatches()`"
         )
     if checked_kind(function, f"handler {name!r}") is None:
         return Threads(function, name, count, pool)

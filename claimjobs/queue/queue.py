@@ -16,7 +16,7 @@ import sqlalchemy as sa
 
 from claimjobs import tracing
 from claimjobs.batch.batch import Batch
-from claimjobs.callables import in_thread
+from claimjobs.callables import in_thread, place
 from claimjobs.claim.locking import Locking
 from claimjobs.control import Control
 from claimjobs.database.connect import engine_of
@@ -209,7 +209,8 @@ class Queue(QueueOperations):
         """
         how: dict[str, Any] = {"on_bad": on_bad, "unique": unique, "on_duplicate": on_duplicate}
         if connection is None:
-            return await in_thread(partial(self.enqueue, rows, **how))
+            async with place():
+                return await in_thread(partial(self.enqueue, rows, **how))
         if not hasattr(connection, "run_sync"):
             connection_in(connection)  # raises for what is no connection
             raise BadArgument("`aenqueue` was given no AsyncSession or AsyncConnection: give it one, or call `enqueue`")

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
 
 from claimjobs import Batch, Retry
+from claimjobs.callables import CALLS
 from tests.backends import Backend
 from tests.conformance.jobs import jobs
 from tests.conformance.owners import hold_of
@@ -115,3 +117,43 @@ async def test_a_loop_that_is_cancelled_while_it_claims_releases_the_batch_at_on
     with pytest.raises(asyncio.CancelledError):
         await task
     assert done(backend) == {"unclaimed": 3}
+
+
+@awaits
+async def test_a_settle_and_an_enqueue_need_no_thread_that_calls_of_users_have(backend: Backend) -> None:
+    queue, gate = backend.queue(on_done="keep"), threading.Event()
+    with ThreadPoolExecutor(1) as only:
+        asyncio.get_running_loop().set_default_executor(only)
+        theirs = asyncio.create_task(asyncio.to_thread(gate.wait, DEADLINE))
+
+        async def work() -> None:
+            await queue.aenqueue(jobs(3))
+            async for batch in queue.abatches(2, drain=True):
+                async with batch:
+                    batch.done()
+
+        ours = asyncio.create_task(work())
+        await asyncio.wait([ours, theirs], return_when=asyncio.FIRST_COMPLETED)
+        assert ours.done()
+        assert not theirs.done()
+        gate.set()
+        await ours
+    assert done(backend) == {"done": 3}
+
+
+@awaits
+async def test_an_enqueue_that_has_not_begun_is_cancelled_at_once(backend: Backend) -> None:
+    queue, gate = backend.queue(), threading.Event()
+
+    def rows(name: str) -> Iterator[dict[str, str]]:
+        gate.wait(DEADLINE)
+        yield {"d": name, "e": ""}
+
+    tasks = [asyncio.create_task(queue.aenqueue(rows(f"{number:02}"))) for number in range(CALLS + 1)]
+    await asyncio.sleep(0)
+    tasks[-1].cancel()
+    await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+    assert [task.done() for task in tasks] == [False] * CALLS + [True]
+    gate.set()
+    await asyncio.gather(*tasks[:-1])
+    assert sorted(row["d"] for row in backend.rows()) == [f"{number:02}" for number in range(CALLS)]

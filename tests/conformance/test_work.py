@@ -355,7 +355,7 @@ def test_what_is_no_handler_is_refused(anywhere: Backend) -> None:
     for handler, says in ((generates, "is a generator function"), (3, "is no function but int")):
         with pytest.raises(BadHandler, match=says):
             anywhere.queue().work(handler)  # type: ignore[arg-type]
-    with pytest.raises(BadHandler, match=r"await asyncio.to_thread\(queue.work"):
+    with pytest.raises(BadHandler, match=r"asyncio.to_thread\(queue.work, ...\)` within `stop_on_signals\(queue\)`"):
         asyncio.run(inside())
 
 
