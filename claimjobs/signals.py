@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import os
 import signal
 import threading
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from typing import Any, Final, Protocol
 
 from claimjobs.log_events import THREAD_LEFT
@@ -189,6 +190,36 @@ def graceful(stop: Callable[[], None], force: Callable[[], None]) -> Iterator[No
         _shield.pending = False  # it was about this block
 
 
+def _current_task() -> asyncio.Task[Any] | None:
+    with suppress(RuntimeError):
+        return asyncio.current_task()
+    return None  # no event loop runs here
+
+
+@contextmanager
+def _ended_by_cancel(task: asyncio.Task[Any]) -> Iterator[Callable[[], object]]:
+    """The block of a task, and what ends it from a signal handler: a cancel of the task, which goes no further than the
+    block, as that of `asyncio.timeout`. `Cancelled` would be raised in the event loop, for whatever runs there.
+    """
+    before, cancels, is_left = task.cancelling(), 0, False
+
+    def cancel() -> None:
+        nonlocal cancels
+        if not is_left:
+            cancels += 1
+            task.cancel()
+
+    try:
+        yield lambda: task.get_loop().call_soon_threadsafe(cancel)
+    except asyncio.CancelledError:
+        if not cancels or task.cancelling() - cancels > before:
+            raise  # somebody else has cancelled it
+    finally:
+        is_left = True
+        for _ in range(cancels):
+            task.uncancel()
+
+
 class SupportsStop(Protocol):
     """A Queue, or another object that can stop."""
 
@@ -202,7 +233,8 @@ def stop_on_signals(*queues: SupportsStop, timeout: float | None = None) -> Iter
 
     The first signal calls `queue.stop()`, which lets the batch finish. The second ends the block wherever it is, but
     not within a transaction: jobs without an outcome are released. The code after the block runs in either case, with
-    the former signal handlers. Use it in the main thread (else ValueError): the loops may run in others.
+    the former signal handlers. Use it in the main thread (else ValueError): the loops may run in others. In asyncio
+    enter it in the task that is to end, not around `asyncio.run`: the second signal cancels that task, where it awaits.
 
     `timeout`: so many seconds after the first signal has the effect of a second one. REACTION_SECONDS seconds later
     `queue.stop(timeout)` releases what is still held: by a handler that catches everything, or in another thread.
@@ -225,9 +257,11 @@ def stop_on_signals(*queues: SupportsStop, timeout: float | None = None) -> Iter
 
     def force() -> None:
         if not is_left:
-            cancel_here()
+            end()
 
-    with suppress(Cancelled), graceful(stop, force):
+    task = _current_task()
+    ended = nullcontext(cancel_here) if task is None else _ended_by_cancel(task)
+    with suppress(Cancelled), ended as end, graceful(stop, force):
         try:
             yield
         finally:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import signal
 import subprocess
@@ -27,12 +28,12 @@ THE_END = "stopping True\nrestored True\n"
 
 
 @contextmanager
-def program(backend: Backend, gate: Path) -> Iterator[subprocess.Popen[str]]:
+def program(backend: Backend, gate: Path, module: str = "program", **env: str) -> Iterator[subprocess.Popen[str]]:
     """The program, running; killed if it has not ended by itself."""
     process = subprocess.Popen(
-        [sys.executable, "-m", "tests.process.program"],
+        [sys.executable, "-m", f"tests.process.{module}"],
         cwd=ROOT,
-        env={**os.environ, "CLAIMJOBS_URL": backend.url, "GATE": str(gate)},
+        env={**os.environ, "CLAIMJOBS_URL": backend.url, "GATE": str(gate), **env},
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
@@ -79,6 +80,21 @@ def test_the_second_signal_gives_it_back(database: Backend, tmp_path: Path, numb
     assert statuses(database) == ["unclaimed"] * 30
 
 
+@pytest.mark.parametrize("by", ["second signal", pytest.param("timeout", marks=pytest.mark.pair("a timer sends it"))])
+def test_in_asyncio_the_second_signal_and_the_timeout_end_the_block(anywhere: Backend, tmp_path: Path, by: str) -> None:
+    anywhere.queue().enqueue(rows(30))
+    env = {"TIMEOUT": "0.1"} if by == "timeout" else {}
+    with program(anywhere, tmp_path / "gate", "program_async", **env) as process:
+        said(process, "begun")
+        process.send_signal(signal.SIGINT)
+        said(process, "told")
+        if by == "second signal":
+            process.send_signal(signal.SIGTERM)
+        out, err = process.communicate(timeout=120)
+    assert (process.returncode, out, err) == (0, THE_END, "")
+    assert statuses(anywhere) == ["unclaimed"] * 30
+
+
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 @dear
 def test_a_signal_ends_an_idle_loop_at_once(anywhere: Backend, tmp_path: Path, number: int) -> None:
@@ -119,6 +135,24 @@ def test_a_forked_process_has_the_signal_handlers_from_before(leave: bool) -> No
         if not child:
             os._exit(0 if signal.getsignal(signal.SIGTERM) is signal.SIG_DFL else 1)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+
+
+def test_a_cancel_of_somebody_else_goes_on_its_way_in_asyncio() -> None:
+    async def work(*, signals: int) -> None:
+        with stop_on_signals(Told()):
+            for _ in range(signals):
+                signal.raise_signal(signal.SIGTERM)
+            await asyncio.sleep(120)
+
+    async def cancelled(*, signals: int) -> bool:
+        task = asyncio.create_task(work(signals=signals))
+        await asyncio.sleep(0)
+        task.cancel()
+        await asyncio.wait([task])
+        return task.cancelled()
+
+    assert asyncio.run(cancelled(signals=0))
+    assert asyncio.run(cancelled(signals=2)), "both have cancelled it"
 
 
 def test_all_queues_are_stopped_and_other_errors_go_on_their_way() -> None:
