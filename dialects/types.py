@@ -45,8 +45,10 @@ class Instant(sa.TypeDecorator[datetime]):
         return value.replace(tzinfo=None) if dialect.name in _WITHOUT_TIME_ZONES else value
 
     def process_result_value(self, value: datetime | None, dialect: SQLAlchemyDialect) -> datetime | None:
-        if value is None:
-            return None
+        if not isinstance(value, datetime):
+            if value is None:
+                return None
+            raise ValueError(f"{value!r} is no date and time")  # PyMySQL gives a zero date as text
         return value.replace(tzinfo=UTC) if value.tzinfo is None else value.astimezone(UTC)
 
 

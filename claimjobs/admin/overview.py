@@ -5,7 +5,7 @@ how that went of late.
 from __future__ import annotations
 
 from collections import Counter, deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, fields, replace
 from datetime import datetime
 from typing import Any, Final
@@ -181,8 +181,7 @@ class OverviewReader:
             **{state: min(self._limit, jobs) for state, jobs in {UNCLAIMED: waiting.jobs, **others}.items()},
             limit=self._limit,
             due=waiting.due,
-            # If nothing is due, the first run_at is still to come.
-            oldest=oldest_of([waiting] if waiting.due else []),
+            oldest=oldest_of([waiting]),
             retrying=int(connection.scalar(failed, upper) or 0) if backend.roles.failure_counts else 0,
             owners={} if owners is None else {"awake": lives[""], "asleep": lives["asleep"], "dead": lives["dead"]},
             paused=paused,
@@ -237,9 +236,9 @@ class OverviewReader:
 
 def _failed_job(stored: StoredJob, roles: ColumnRoles, now: datetime | None = None) -> FailedJob:
     """`now`: the time of the database, if the job will be tried again."""
-    record: Mapping[str, Any] = stored.record or {}
-    again = None if now is None else roles.value_of("run_at", record)
-    next_in = None if now is None or again is None else in_seconds(again) - in_seconds(now)
+    record = stored.outcome
+    again = roles.value_of("run_at", record)
+    next_in = in_seconds(again) - in_seconds(now) if now is not None and isinstance(again, datetime) else None
     error = str(roles.value_of("last_error", record, ""))
     return FailedJob(stored.key, roles.value_of("attempts", record), error, next_in)
 

@@ -10,7 +10,7 @@ from typing import Any
 import sqlalchemy as sa
 
 from claimjobs.admin.pause import read_pause
-from claimjobs.database.clock import age_at, in_seconds
+from claimjobs.database.clock import age_at
 from claimjobs.lease.registry import check_claims, dead_among, read_owners
 from claimjobs.statements import stored_jobs
 from claimjobs.statements.job_rows import JobRows, job_rows
@@ -152,9 +152,8 @@ def read_stats(
 
 
 def oldest_of(rows: Iterable[Any]) -> float | None:
-    """How long the first run_at (`oldest`) of these rows that has come is past."""
-    ages = (in_seconds(row.now) - in_seconds(row.oldest) for row in rows if row.oldest is not None)
-    return max((seconds for seconds in ages if seconds >= 0), default=None)
+    """How long the first run_at of the due jobs (`oldest`) of these rows is past."""
+    return max((age_at(row.now, row.oldest) for row in rows if row.oldest is not None), default=None)
 
 
 def owners_of(

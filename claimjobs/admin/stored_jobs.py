@@ -62,8 +62,16 @@ class StoredJob(NamedTuple):
         """The value of each column, or why it cannot be read; first the state. It takes the place of a user's column
         with its name, and so do those of a side-car.
         """
-        shown = {name: job.shown(name) for job in (self.job, self.record or self.job) for name in job}
-        return {STATE: None} | shown | {STATE: self.state}
+        return {STATE: None} | _shown(self.job) | self.outcome | {STATE: self.state}
+
+    @property
+    def outcome(self) -> dict[str, Any]:
+        """The value of each column of `record`, or why it cannot be read; empty without one."""
+        return _shown(self.record)
+
+
+def _shown(job: Job | None) -> dict[str, Any]:
+    return {name: job.shown(name) for name in job} if job is not None else {}
 
 
 class StoredJobs:

@@ -240,8 +240,7 @@ def _line(*fields: Any) -> str:
 
 
 def _fields(queue: Queue, entry: StoredJob) -> tuple[object, ...]:
-    value_of = queue.roles.value_of
-    record: Mapping[str, Any] = entry.record or {}
+    value_of, record = queue.roles.value_of, entry.outcome
     at = value_of("run_at" if entry.state == UNCLAIMED else "owner_date", record, None)
     time = f"{at.astimezone(UTC):%Y-%m-%d %H:%M:%S}" if isinstance(at, datetime) and at.tzinfo else at or ""
     attempts, error = value_of("attempts", record, ""), value_of("last_error", record, "")

@@ -9,11 +9,8 @@ from dataclasses import dataclass
 from math import inf
 from typing import Final
 
-import sqlalchemy as sa
-
 from claimjobs.admin.overview import LIMIT, Backlog
 from claimjobs.database.error_translation import reason
-from claimjobs.errors import ClaimjobsError
 from claimjobs.log_events import BACKLOG_FAILED, BACKLOG_RESTORED
 from claimjobs.queue.queue import Queue
 
@@ -72,7 +69,7 @@ class BacklogReader:
             self._last = Reading(self._read_now(), None)
             if before not in (None, Reading().error):
                 log.warning("the backlog can be read again", extra={"event": BACKLOG_RESTORED, "queue": self.table})
-        except (ClaimjobsError, sa.exc.SQLAlchemyError) as failure:
+        except Exception as failure:
             error = reason(failure)
             if error != before:
                 fields = {"event": BACKLOG_FAILED, "queue": self.table, "error": error}

@@ -111,13 +111,11 @@ def waiting(pair: SideCarJoin, of_queue: Predicates) -> sa.Select[Any]:
 
     A failed job waits by the side-car.
     """
-    jobs, mine, due, oldest, now = counts(pair.source, pair.now, of_queue)
     run_at = pair.side_car.need("run_at", "waiting for a retry")
-    passed = of_jobs(pair, [pair.source.run_at_passed(pair.now), *of_queue])
-    later = sa.select(sa.func.count()).where(pair.side_car.state.row_says(UNCLAIMED), run_at > pair.now, passed)
+    waits = sa.exists().where(pair.same_key, run_at > pair.now).correlate(pair.source.table)
+    columns = counts(pair.source, pair.now, of_queue, sa.and_(pair.source.run_at_passed(pair.now), ~waits))
     name = sa.literal(UNCLAIMED).label("claimjobs_state")
-    columns = (jobs, mine, (due.element - later.scalar_subquery()).label("due"), oldest, now, name)
-    return sa.select(*columns).select_from(pair.source.table).where(unclaimed(pair))
+    return sa.select(*columns, name).select_from(pair.source.table).where(unclaimed(pair))
 
 
 def unclaimed(pair: SideCarJoin) -> sa.ColumnElement[bool]:

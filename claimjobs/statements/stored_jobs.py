@@ -6,11 +6,13 @@ A write changes only jobs that are still in the state for which it is.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from datetime import UTC, datetime
+from typing import Any, Final
 
 import sqlalchemy as sa
 
 from claimjobs.dialects import Dialect
+from claimjobs.dialects.types import Instant
 from claimjobs.statements.claim import skip_locked
 from claimjobs.statements.find import LIMIT
 from claimjobs.table.columns import DEAD, UNCLAIMED
@@ -19,6 +21,9 @@ from claimjobs.table.predicates import column_of
 from claimjobs.table.roles import ColumnRoles
 
 Predicates = Sequence[sa.ColumnElement[bool]]
+EARLIEST: Final = datetime(1, 1, 2, tzinfo=UTC)
+LATEST: Final = datetime(9999, 12, 30, tzinfo=UTC)
+"""Python holds all instants between these in every time zone."""
 
 # --- count them ----------------------------------------------------------------------------------------------
 
@@ -31,13 +36,22 @@ def by_state(
     All rows of a group have the same state, so the aggregate only lets SQL accept it beside the groups.
     """
     state, name = roles.state.distinguishing_columns, sa.func.min(roles.state.name).label("claimjobs_state")
-    counted = counts(roles, now, of_queue)
+    counted = counts(roles, now, of_queue, roles.run_at_passed(now))
     return sa.select(*state, *counted, name).select_from(roles.table).where(*where).group_by(*state)
 
 
-def counts(roles: ColumnRoles, now: sa.ColumnElement[Any], of_queue: Predicates) -> tuple[Any, ...]:
+def held_by_python(run_at: Column | None) -> sa.ColumnElement[Any]:
+    """A run_at; NULL in place of one that Python cannot hold, such as `-infinity` or a zero date."""
+    if run_at is None:
+        return sa.null()
+    return sa.case((run_at.between(sa.literal(EARLIEST, Instant()), sa.literal(LATEST, Instant())), run_at))
+
+
+def counts(
+    roles: ColumnRoles, now: sa.ColumnElement[Any], of_queue: Predicates, is_due: sa.ColumnElement[bool]
+) -> tuple[Any, ...]:
     """How many `jobs` there are; how many of these are in the queue (`mine`), because they meet all these predicates;
-    how many of those are `due` by their run_at; their first run_at, if any (`oldest`); `now`.
+    how many of those are `due`; the first run_at of those that are due, if any (`oldest`); `now`.
     """
     is_unclaimed = roles.state.row_says(UNCLAIMED)
 
@@ -46,8 +60,8 @@ def counts(roles: ColumnRoles, now: sa.ColumnElement[Any], of_queue: Predicates)
         return sa.case((is_unclaimed, sa.case((sa.and_(*of_queue), value)))) if of_queue else value
 
     mine = sa.func.count(where_mine(sa.literal_column("1")))
-    oldest = sa.null() if roles.run_at is None else sa.func.min(where_mine(roles.run_at))
-    due = sa.func.count(where_mine(sa.case((roles.run_at_passed(now), 1))))
+    oldest = sa.func.min(where_mine(sa.case((is_due, held_by_python(roles.run_at)))))
+    due = sa.func.count(where_mine(sa.case((is_due, 1))))
     labels = {"jobs": sa.func.count(), "mine": mine, "due": due, "oldest": oldest, "now": now}
     return tuple(expression.label(label) for label, expression in labels.items())
 
@@ -58,9 +72,9 @@ def retries(roles: ColumnRoles, now: sa.ColumnElement[Any], *where: sa.ColumnEle
     """
     run_at = roles.need("run_at", "waiting for a retry")
     failed = [column > 0 for column in roles.failure_counts]
-    waits = sa.case((run_at > now, run_at))
-    due = sa.func.count(sa.case((roles.run_at_passed(now), 1)))
-    columns = (sa.func.count(waits).label("jobs"), sa.func.min(waits).label("next"), due.label("due"), now.label("now"))
+    waits, due = sa.case((run_at > now, 1)), sa.case((roles.run_at_passed(now), 1))
+    first = sa.func.min(sa.case((run_at > now, held_by_python(run_at)))).label("next")
+    columns = (sa.func.count(waits).label("jobs"), first, sa.func.count(due).label("due"), now.label("now"))
     return sa.select(*columns).where(roles.state.job_is(UNCLAIMED), sa.or_(sa.false(), *failed), *where)
 
 
@@ -72,16 +86,17 @@ def first_waiting(
     *,
     due: sa.ColumnElement[bool],
 ) -> sa.Select[Any]:
-    """One row: `jobs` (unclaimed rows, at most `limit`); how many of these are `due`; `oldest` (their
-    first run_at, if any), `now`.
+    """One row: `jobs` (unclaimed rows, at most `limit`); how many of these are `due`; `oldest` (the first
+    run_at of those that are due, if any), `now`.
 
     The order is that of a claim, so that the claim index finds these rows, and the other rows are not read.
     """
-    run_at = sa.null() if source.run_at is None else source.run_at
+    run_at = held_by_python(source.run_at)
     first = sa.select(run_at.label("run_at"), sa.case((due, 1)).label("due")).select_from(source.table).where(unclaimed)
     found = first.order_by(*order).limit(LIMIT).subquery("claimjobs_first")
     columns = (sa.func.count().label("jobs"), sa.func.count(found.c.due).label("due"))
-    return sa.select(*columns, sa.func.min(found.c.run_at).label("oldest"), now.label("now")).select_from(found)
+    oldest = sa.func.min(sa.case((found.c.due == 1, found.c.run_at)))
+    return sa.select(*columns, oldest.label("oldest"), now.label("now")).select_from(found)
 
 
 def up_to(

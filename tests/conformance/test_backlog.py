@@ -172,6 +172,12 @@ def test_a_reading_that_fails_leaves_the_last_one_and_says_why(database: Backend
     database.wait_for(lambda: reader.latest().error is None, "it can be read again")
 
 
+def test_an_error_of_any_kind_is_a_reading_that_failed(database: Backend, monkeypatch: pytest.MonkeyPatch) -> None:
+    queue = database.queue()
+    monkeypatch.setattr(queue, "backlog", lambda _limit: 1 // 0)
+    assert "division" in str(BacklogReader(queue).latest().error)
+
+
 def test_a_database_that_hangs_makes_no_scrape_wait_for_long(anywhere: Backend) -> None:
     anywhere.queue().enqueue(jobs(2))
     with Proxy(anywhere.url) as proxy:

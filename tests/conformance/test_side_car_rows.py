@@ -10,10 +10,12 @@ import pytest
 import sqlalchemy as sa
 
 from claimjobs import Columns
+from claimjobs.dialects.types import Instant
 from claimjobs.errors import KeyUnfit
-from tests.backends import Backend
+from tests.backends import Backend, Clock
 from tests.conformance.jobs import dead_jobs
 from tests.conformance.orders import (
+    LATER,
     ORDERS,
     beside,
     claims,
@@ -87,6 +89,21 @@ def test_a_failed_job_is_not_due_before_its_next_attempt(backend: Backend) -> No
     stats, backlog = queue.stats(), queue.backlog()
     assert (stats.unclaimed, stats.due, stats.oldest) == (4, 3, None)
     assert (backlog.unclaimed, backlog.due, backlog.oldest) == (4, 3, None)
+
+
+def test_a_failed_job_that_waits_by_the_side_car_is_not_the_oldest_that_is_due(backend: Backend, clock: Clock) -> None:
+    number, due = sa.Column("id", sa.Integer, primary_key=True), sa.Column("due", Instant, nullable=False)
+    parcels = sa.Table("parcels", sa.MetaData(), number, due)
+    parcels.create(backend.engine)
+    backend.insert(parcels, [{"id": 1, "due": clock.now - LATER}, {"id": 2, "due": clock.now + LATER}])
+    queue = beside(backend, parcels, Columns(run_at="due"), now=clock.sql)
+    with queue.claim(1) as batch:
+        batch.fail(batch[0], "later", retry_in=600)
+    stats, backlog = queue.stats(), queue.backlog()
+    assert (stats.unclaimed, stats.due, stats.oldest) == (2, 0, None)
+    assert (backlog.unclaimed, backlog.due, backlog.oldest) == (2, 0, None)
+    backend.insert(parcels, [{"id": 3, "due": clock.now - timedelta(seconds=60)}])
+    assert (queue.stats().oldest, queue.backlog().oldest) == (60, 60)
 
 
 # --- keys -------------------------------------------------------------------------------------------------------

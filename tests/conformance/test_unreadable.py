@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from claimjobs import Batch, Queue, Retry, make, side_car_tables
+from claimjobs.cli.jobs import _fields
 from claimjobs.contrib.advisory_locks import AdvisoryLocks
 from claimjobs.errors import KeyUnfit, NothingDone, Unreadable
 from claimjobs.workers.consumer import consume
@@ -114,6 +115,33 @@ def test_an_order_that_such_a_value_has_a_place_in_is_gone_through(backend: Back
             batch.done()
     assert left(backend) == []
     queue.close()
+
+
+def test_a_time_that_python_cannot_hold_hides_no_figure_of_the_operator(backend: Backend) -> None:
+    values = ("'infinity'", "'-infinity'") if backend.family == "postgres" else ("'0000-00-00 00:00:00'",)
+    queue = backend.queue()
+    queue.enqueue(jobs(1))
+
+    def see() -> tuple[int, float | None, float | None]:
+        seen = queue.overview()
+        [stored] = queue.jobs.list("d = '0000'")
+        assert _fields(queue, stored)[1] == "unclaimed"
+        assert [job.key for job in seen.retrying] == [stored.key] * seen.backlog.retrying
+        assert queue.retries().next_in is None
+        return queue.stats().unclaimed, queue.stats().oldest, seen.backlog.oldest
+
+    for value in values:
+        with backend.engine.begin() as connection:
+            if backend.family != "postgres":
+                connection.exec_driver_sql("SET sql_mode = ''")
+            connection.exec_driver_sql(f"UPDATE jobs SET attempts = 1, run_at = {value} WHERE d = '0000'")
+        backend.engine.dispose()
+        assert see() == (1, None, None)
+    queue.enqueue([{"d": "0001", "e": ""}])
+    backend.run("UPDATE jobs SET run_at = '2020-01-01 00:00:00' WHERE d = '0001'")
+    count, *ages = see()
+    assert count == 2
+    assert all(age is not None and age > 3600 for age in ages)
 
 
 def days(backend: Backend, type_: str, *values: str, **options: Any) -> Queue:
