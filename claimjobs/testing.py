@@ -6,8 +6,8 @@ pytest finds the fixture `claimjobs_database` by itself: see `claimjobs.pytest_p
 
 from __future__ import annotations
 
+import asyncio
 import copy
-from asyncio import CancelledError
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, replace
@@ -16,6 +16,7 @@ from functools import partial, wraps
 from typing import Any, Final
 
 import sqlalchemy as sa
+from sqlalchemy.orm import Session, scoped_session
 
 from claimjobs.batch.batch import Batch
 from claimjobs.callables import COROUTINE, deferred
@@ -96,11 +97,8 @@ def run(
     had not handled then are released.
     """
     name = getattr(handler, "__qualname__", repr(handler))
-    if connection is not None and deferred(handler) == COROUTINE:
-        raise BadHandler(
-            f"handler {name!r} is async, and in the transaction of a `connection` jobs are handled one after the "
-            "other: leave out `connection`, and commit what the test enqueues, or give a plain function"
-        )
+    if deferred(handler) == COROUTINE:
+        _check_async(name, connection)
     queue = _queue_of_run(queue, connection, clock)
     in_transaction = not queue.settings.by_lease
     handler_of(handler, name, in_transaction=in_transaction)  # the signature of what is called below fits every call
@@ -126,6 +124,20 @@ def run(
     return results.found
 
 
+def _check_async(name: str, connection: CallersTransaction | None) -> None:
+    if connection is not None:
+        raise BadHandler(
+            f"handler {name!r} is async, and in the transaction of a `connection` jobs are handled one after the "
+            "other: leave out `connection`, and commit what the test enqueues, or give a plain function"
+        )
+    with suppress(RuntimeError):
+        asyncio.get_running_loop()
+        raise BadHandler(
+            f"handler {name!r} is async, and this test has a running event loop, which `run` would block: give it a "
+            "thread, `await asyncio.to_thread(run, queue, handler)`"
+        )
+
+
 def _ending(handler: Callable[..., Any], ends: list[BaseException], queue: Queue) -> Callable[..., Any]:
     """The handler, which no job is given any more after it has raised what ends a test. `ends` gets that, and the queue
     is stopped: a consumer takes it for the failure of a job, as the command must.
@@ -137,7 +149,7 @@ def _ending(handler: Callable[..., Any], ends: list[BaseException], queue: Queue
             raise Cancelled
         try:
             yield
-        except (Exception, SystemExit, Cancelled, CancelledError):
+        except (Exception, SystemExit, Cancelled, asyncio.CancelledError):
             raise
         except BaseException as error:
             ends.append(error)
@@ -156,6 +168,8 @@ def _queue_of_run(queue: Queue, connection: CallersTransaction | None, clock: Cl
     """A Queue for this run alone: to stop it stops no Queue of the caller's, and one that was stopped is worked off."""
     chosen = _chosen(queue, connection, clock)
     bind = queue.engine if connection is None else engine_within(connection_in(connection, IF_ASYNC))
+    if isinstance(connection, Session | scoped_session):
+        connection.flush()  # the claim is sent by an engine, which does not know what the Session has not written yet
     given = {option: value for option, value in vars(chosen).items() if option not in ("hooks", "also_writes")}
     if chosen.also_writes:
         given["side_car"] = SideCar(chosen.also_writes, chosen.side_car)

@@ -100,7 +100,8 @@ def handler_of(
     _check_call(called, what, per, connected=connected)
     if connected and not in_transaction:
         raise BadHandler(
-            f"{what} has a parameter `connection`, and no transaction holds its jobs: give `--hold transaction`"
+            f"{what} has a parameter `connection`, and no transaction holds its jobs: give `--hold transaction`, or "
+            "the Queue hold='transaction'"
         )
     return Handler(function, name, per, connected)
 
@@ -115,7 +116,8 @@ def _per_of(signature: inspect.Signature, what: str) -> Per:
         if words & {Job.__name__, "job"}:
             return "job"
     raise BadHandler(
-        f"{what} may be for batches or for jobs: call its parameter `batch` or `job`, or give `--per batch|job`"
+        f"{what} may be for batches or for jobs: call its parameter `batch` or `job`, or give the command `--per "
+        "batch|job`"
     )
 
 

@@ -78,7 +78,8 @@ def test_the_project_that_is_shown_migrates_works_and_tests_itself(database: Bac
     assert [(row["address"], row["status"]) for row in database.rows("parcels")] == [("bob", "unclaimed")]
     assert "to bob" in _said(database, tmp_path, f"{setting}; {work}")
     assert database.rows("parcels") == []
-    assert "Ran 1 test" in _said(database, tmp_path, f"{setting}; python -m django test --noinput 2>&1")
+    for order in ("", "--reverse"):
+        assert "Ran 2 tests" in _said(database, tmp_path, f"{setting}; python -m django test --noinput {order} 2>&1")
 
 
 @pytest.mark.thorough("the files of a page, run by another framework's commands")

@@ -13,7 +13,7 @@ from sqlalchemy.ext.asyncio import AsyncSession
 
 from claimjobs import Batch, Done, Fail, Job, PerKey, Retry, RetryLater, job_table
 from claimjobs.errors import BadArgument, BadHandler, NothingDone
-from claimjobs.testing import Clock, run
+from claimjobs.testing import Clock, JobResult, run
 from tests.backends import Backend
 from tests.conformance.test_per_key import mails
 
@@ -275,8 +275,36 @@ def test_what_cannot_be_is_refused(backend: Backend) -> None:
         limited = backend.bare_queue(MAILS, per_key=PerKey("address", at_most=1))
         with pytest.raises(BadArgument, match=r"per_key needs hold='lease'.*leave out `connection`"):
             run(limited, send, connection=connection)
-    with pytest.raises(BadHandler, match="may be for batches or for jobs"):
+    with pytest.raises(BadHandler, match=r"may be for batches or for jobs.* give the command `--per"):
         run(queue, lambda row: None)
+
+
+def test_an_async_test_calls_it_in_a_thread(backend: Backend) -> None:
+    queue = backend.queue(MAILS)
+    queue.enqueue(some("ada"))
+
+    async def test() -> list[JobResult]:
+        with pytest.raises(
+            BadHandler, match=r"'send_at_once' is async.*`await asyncio.to_thread\(run, queue, handler\)`"
+        ):
+            run(queue, send_at_once)
+        return await asyncio.to_thread(run, queue, send_at_once)
+
+    assert [result.state for result in asyncio.run(test())] == ["done"]
+
+
+def test_a_job_that_a_session_has_not_written_yet_is_due(backend: Backend) -> None:
+    class Base(sa.orm.DeclarativeBase):
+        pass
+
+    class Mail(Base):
+        __table__ = MAILS
+
+    queue = backend.queue(MAILS)
+    with sa.orm.Session(backend.engine) as session:
+        session.add(Mail(address="ada"))
+        assert [result.state for result in run(queue, send, connection=session)] == ["done"]
+        session.rollback()
 
 
 def test_a_handler_that_decides_nothing_is_told(backend: Backend, monkeypatch: pytest.MonkeyPatch) -> None:
