@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 from typing import Final
@@ -12,6 +13,7 @@ import sqlalchemy as sa
 
 from claimjobs.database.connect import connected, dialect_for, inspected_once
 from claimjobs.database.error_translation import TablesInUse, reason
+from claimjobs.database.transactions import unless_hidden
 from claimjobs.dialects import Dialect
 from claimjobs.dialects.inspection import Location
 from claimjobs.errors import (
@@ -151,12 +153,14 @@ def inspect_table(
         backend = Backend(dialect or found, roles, source, owners, location.schema, by_lease=False, refusal=refusal)
         if per_key:
             backend = _with_key_rows(connection, backend, home, per_key)
-        if not by_lease or backend.refusal is not None:
-            return backend
-        try:
-            return with_owners(connection, backend)
-        except AccessDenied as error:
-            return replace(backend, refusal=error)
+        if not by_lease:
+            _check_unneeded(connection, backend)
+        elif backend.refusal is None:
+            try:
+                return with_owners(connection, backend)
+            except AccessDenied as error:
+                return replace(backend, refusal=error)
+        return backend
 
 
 def jobs_of(
@@ -274,6 +278,15 @@ def with_owners(connection: sa.Connection, backend: Backend) -> Backend:
         raise not_consumer(f"{names} and {queues}", reason(error), needed) from error
     acceptance.check_table(connection, backend.dialect, owners)
     return replace(backend, by_lease=True)
+
+
+def _check_unneeded(connection: sa.Connection, backend: Backend) -> None:
+    """Check the tables that a transaction as a hold reads if they are there, and this user sees them. Raises
+    OwnersOutdated.
+    """
+    for table in (backend.owners, backend.queues):
+        with suppress(TableMissing), unless_hidden(connection, backend.dialect, needed=False):
+            check_shared(connection, backend, table)
 
 
 def check_shared(connection: sa.Connection, backend: Backend, table: sa.Table) -> sa.Table:

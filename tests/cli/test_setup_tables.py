@@ -11,7 +11,7 @@ import sqlalchemy as sa
 
 from claimjobs.cli import exits
 from claimjobs.table.columns import OURS
-from claimjobs.table.definitions import FIRST_OWNER, OWNER_TABLE
+from claimjobs.table.definitions import FIRST_OWNER, OWNER_TABLE, QUEUES_TABLE
 from claimjobs.table.roles import IS_CLAIMED_AGAIN
 from tests.backends import Backend
 from tests.cli.command import Ended, claimjobs, mapped, shared
@@ -393,6 +393,16 @@ def test_the_owners_of_an_earlier_version_name_the_command_that_upgrades_them(da
             in ended.err
         )
         assert "add the column as `claimjobs setup-tables --sql` prints it" in ended.err
+
+
+@pytest.mark.parametrize(("table", "column"), [(OWNER_TABLE, "beat"), (QUEUES_TABLE, "reason")])
+def test_they_are_named_to_a_transaction_as_well(database: Backend, table: str, column: str) -> None:
+    database.make()
+    database.run(f"ALTER TABLE {table} DROP COLUMN {column}")
+    for command in ("status", "reclaim"):
+        ended = claimjobs(command, "--hold", "transaction", "--url", database.url)
+        assert ended.code == exits.TABLE
+        assert f"table '{table}' has no column '{column}'" in ended.err
 
 
 def test_jobs_of_an_earlier_version_are_a_queue_and_what_they_lack_is_added(database: Backend) -> None:
