@@ -252,9 +252,9 @@ def exporter(target: Target, port: int, bind: str, every: float, limit: int) -> 
     The page is for a browser: jobs by state with their course, owners, the last dead jobs. It changes nothing, needs no
     script, and is loaded again every 5 s. It has no password: leave it on the loopback address, or put a proxy before.
 
-    It needs the extra `metrics`, and an account that may SELECT from its table and those of owners and queues. It reads
-    at most --limit rows of each state, and not the whole table: a number that is equal to --limit means "so many or
-    more". docs/monitoring.md has the list of the metrics.
+    It needs the extra `metrics`, and an account that may SELECT from the tables of the queue. It reads at most --limit
+    rows of each state, and not the whole table: a number that is equal to --limit means "so many or more".
+    docs/monitoring.md has the list of the metrics, and that of the tables.
 
     If the table cannot be read at the start, the command ends with the exit code of that error. If it cannot be read
     later, claimjobs_backlog_readable is 0, and a line on standard error says why.
@@ -267,7 +267,7 @@ def exporter(target: Target, port: int, bind: str, every: float, limit: int) -> 
     from claimjobs.metrics.collectors import TableCollector, metrics_page  # noqa: PLC0415 - an extra
 
     with target.queue() as queue, log_as_messages():
-        queue.backlog(limit)
+        queue.overview(limit)
         reader = PageReader(queue, every=every, limit=limit)
         pages = {"/metrics": metrics_page(TableCollector(reader)), **queue_pages(reader)}
         with graceful(queue.stop, queue.stop), serving(bind, port, pages) as bound:

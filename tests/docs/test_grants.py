@@ -26,7 +26,8 @@ from tests.conformance.jobs import jobs, names
 from tests.conformance.owners import still
 from tests.conformance.sleepers import PATIENT, Consumer
 from tests.conformance.test_on_duplicate import event, queue_of
-from tests.docs.markdown import SECURITY, blocks
+from tests.conformance.test_rights import account
+from tests.docs.markdown import MONITORING, SECURITY, blocks, prose
 
 Kind = Literal["rows", "batches", "transaction", "side-car"]
 TITLES = {"postgres": "Postgres", "mysql": "MySQL", "mariadb": "MariaDB"}
@@ -261,6 +262,28 @@ def test_commands_about_claims_say_that_they_need_a_consumers_account(database: 
             assert "a consumer's account" in line
         said = claimjobs("--verbose", "explain", "--url", given.url("shop_worker")).out
         assert re.search("^ok +rights +this user may read and write", said, re.M), said
+
+
+@pytest.mark.parametrize(
+    ("words", "tables"),
+    [
+        ("--side-car", ["jobs_claims", "claimjobs_batches"]),
+        ("--per-key d", ["jobs_keys"]),
+        ("--claims batches", ["claimjobs_batches"]),
+    ],
+)
+def test_the_tables_that_are_monitored_are_those_of_the_page(database: Backend, words: str, tables: list[str]) -> None:
+    database.make()
+    make(database.engine, [*side_car_tables(database.engine, "jobs"), *key_tables(database.engine, "jobs", ["d"])])
+    [paragraph] = [text for text in prose(MONITORING).split("\n\n") if text.startswith("Its account")]
+    for name in (words.removesuffix(" d"), *(re.sub("^jobs", "<table>", table) for table in tables)):
+        assert f"`{name}`" in paragraph
+    seen = {"jobs", "claimjobs_owners", "claimjobs_queues", *tables}
+    for missing in ("", *tables):
+        with account(database, **dict.fromkeys(seen - {missing}, "SELECT")) as engine:
+            url = engine.url.render_as_string(hide_password=False)
+            ended = claimjobs("watch", "--times", "1", *words.split(), "--url", url)
+            assert (ended.code == exits.OK) == (missing == ""), f"without {missing!r}: {ended.err}"
 
 
 def test_a_killed_consumer_is_replaced_by_another_of_its_account(database: Backend) -> None:

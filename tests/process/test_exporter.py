@@ -15,6 +15,7 @@ from urllib.request import urlopen
 import pytest
 import sqlalchemy as sa
 
+from claimjobs import key_tables, make
 from claimjobs.cli import exits
 from docs import browser
 from tests.backends import Backend
@@ -88,6 +89,18 @@ def test_an_exporter_without_rights_says_so(database: Backend) -> None:
         ended = claimjobs("exporter", "--port", "0", "--url", engine.url.render_as_string(hide_password=False))
     assert ended.code != exits.OK
     assert "jobs" in ended.err
+    assert ended.err.count("\n") == 1
+
+
+@dear
+def test_an_exporter_without_rights_for_its_page_says_so(database: Backend) -> None:
+    database.make()
+    make(database.engine, key_tables(database.engine, "jobs", ["d"]))
+    with account(database, jobs="SELECT", claimjobs_owners="SELECT", claimjobs_queues="SELECT") as engine:
+        url = engine.url.render_as_string(hide_password=False)
+        ended = claimjobs("exporter", "--port", "0", "--per-key", "d", "--url", url)
+    assert ended.code != exits.OK
+    assert "jobs_keys" in ended.err
     assert ended.err.count("\n") == 1
 
 
