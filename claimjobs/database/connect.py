@@ -124,9 +124,12 @@ def _watch(engine: sa.Engine, dialect: Dialect) -> None:
 
 
 def parse(url: str | sa.URL) -> sa.URL:
-    """The URL with a driver in it. Raises UnknownDatabase if it cannot be read; never shows a password."""
+    """The URL with a driver in it. Raises UnknownDatabase if it cannot be read; never shows a password.
+
+    White space around it, such as the newline at the end of a file that it was read from, is no part of it.
+    """
     try:
-        parsed = sa.make_url(url)
+        parsed = sa.make_url(url.strip() if isinstance(url, str) else url)
     except (sa.exc.ArgumentError, ValueError):
         several = f"; for several hosts: {SEVERAL_HOSTS}" if "," in str(url) else ""
         raise UnknownDatabase(f"the database URL cannot be read: give one such as {EXAMPLES}{several}") from None

@@ -36,6 +36,11 @@ def test_a_url_without_a_driver_means_the_ones_that_are_installed(given: str, dr
     assert (parsed.database, parsed.query["charset"]) == ("shop", "utf8mb4")
 
 
+def test_white_space_around_a_url_is_no_part_of_it() -> None:
+    assert parse(" mysql://host/shop\n").database == "shop"
+    assert parse("postgres://host/shop?application_name=mine\r\n").query["application_name"] == "mine"
+
+
 def test_a_url_that_is_parsed_already() -> None:
     assert parse(sa.make_url("mysql://host/shop")).drivername == "mysql+pymysql"
 
