@@ -21,7 +21,7 @@ from claimjobs.cli import exits
 from claimjobs.cli.main import main
 from claimjobs.workers.endpoints import LIVE, READY
 from tests.docs.commands import every
-from tests.docs.markdown import ROOT
+from tests.docs.markdown import DEPLOYING, ROOT, blocks
 from tests.docs.shop import Shop
 
 pytestmark = pytest.mark.thorough("what the page says is run as a whole")
@@ -114,6 +114,13 @@ def test_the_image_runs_the_command_of_the_package() -> None:
     assert copied in IMAGE.read_text()
     [python] = re.findall(r"^FROM python:(\d+\.\d+)-slim$", IMAGE.read_text(), re.M)
     assert f"Programming Language :: Python :: {python}" in project["classifiers"]
+
+
+def test_the_file_with_the_url_is_made_together_with_its_folder(tmp_path: Path) -> None:
+    lines = [line for block in blocks(DEPLOYING, "sh") for line in block.text.splitlines()]
+    [line] = [line for line in lines if line.startswith("install ")]
+    subprocess.run(shlex.split(line.replace("/etc", str(tmp_path)), comments=True), check=True)
+    assert (tmp_path / "claimjobs" / "shop.env").stat().st_mode & 0o777 == 0o600
 
 
 def test_the_unit_is_valid(tmp_path: Path) -> None:
