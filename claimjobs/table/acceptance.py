@@ -7,16 +7,19 @@ error. So such a table is refused. The types of the database count, not those of
 
 from __future__ import annotations
 
+import math
 from contextlib import suppress
 from typing import Any, Final
 
 import sqlalchemy as sa
 
+from claimjobs.database.connect import inspector_of
 from claimjobs.dialects import Dialect
 from claimjobs.errors import (
     ColumnUnfit,
     KeyUnfit,
     NotClaimable,
+    UnfitTable,
     column_option,
     state_option,
 )
@@ -25,7 +28,7 @@ from claimjobs.table.columns import ROLES
 from claimjobs.table.ddl import add_column
 from claimjobs.table.definitions import LAST_OWNER, MADE_BY, SHARED_TABLES, job_table, reserved_name
 from claimjobs.table.job_state import Column
-from claimjobs.table.reflection import columns_in_database
+from claimjobs.table.reflection import columns_in_database, is_made_by_us, resolve, types_with_collations
 from claimjobs.table.roles import ColumnRoles
 
 Type = sa.types.TypeEngine[Any]
@@ -100,6 +103,37 @@ def _key_unfit(roles: ColumnRoles, column: str, type_: str) -> KeyUnfit:
 def _shown(type_: Type, connection: sa.Connection) -> str:
     """The name of a type; SQLAlchemy does not know every type."""
     return "of an unknown type" if isinstance(type_, sa.types.NullType) else type_.compile(dialect=connection.dialect)
+
+
+def check_keys(connection: sa.Connection, table: sa.Table, jobs: sa.Table, step: str) -> None:
+    """Check that a table beside the jobs has the key of its description, which holds all values of these columns of the
+    jobs: they may have been altered, or others chosen. `step`: what to do if not. Raises UnfitTable, or TableMissing.
+    """
+    named = resolve(connection, sa.Table(table.name, sa.MetaData(), schema=table.schema))
+    key = inspector_of(connection).get_pk_constraint(table.name, schema=table.schema)["constrained_columns"]
+    ours, theirs = (types_with_collations(connection, one) for one in (named, jobs))
+    names, flaw = table.primary_key.columns.keys(), None
+    if {*key} != {*names}:
+        flaw = f"has the primary key ({', '.join(key)}) and not ({', '.join(names)})"
+    for name in names if flaw is None else ():
+        if not _holds(ours[name], theirs[name], connection):
+            both = [_shown(types[name], connection) for types in (ours, theirs)]
+            flaw = f"has the column {name!r} with the type {both[0]}, and the jobs have it with {both[1]}"
+    if flaw is not None:
+        if not is_made_by_us(connection, named):
+            step = "claimjobs, which did not make it, needs a table with this name: rename it"
+        raise UnfitTable(f"table {table.fullname!r} {flaw}: {step}")
+
+
+def _holds(ours: Type, theirs: Type, connection: sa.Connection) -> bool:
+    """Whether a column of this type holds all values of the other one, and the database compares the two."""
+    if isinstance(ours, sa.Integer) and isinstance(theirs, sa.Integer):
+        (low, high), (lowest, highest) = map(integer_range, (ours, theirs))
+        return low <= lowest and highest <= high
+    texts = [type_ for type_ in (ours, theirs) if isinstance(type_, sa.String) and not isinstance(type_, sa.Enum)]
+    if len(texts) == 2 and texts[0].collation == texts[1].collation:
+        return (texts[0].length or math.inf) >= (texts[1].length or math.inf)
+    return _shown(ours, connection) == _shown(theirs, connection)
 
 
 def check_columns(connection: sa.Connection, dialect: Dialect, roles: ColumnRoles) -> None:

@@ -26,6 +26,7 @@ from claimjobs.errors import (
     TableMissing,
     claims_missing,
     not_consumer,
+    quoted,
 )
 from claimjobs.options import PerKey
 from claimjobs.table import acceptance
@@ -41,6 +42,9 @@ MOST_CHARACTERS: Final = 255
 """Characters that a text may have as a key: every database has an index for so many."""
 FIT: Final = (sa.Integer, sa.String, sa.Uuid)
 """Types of columns that every database compares, and stores, in one way."""
+
+ALTER_KEY: Final = "stop all consumers, and alter its key as that of the jobs was, or choose another side_car='NAME'"
+"""What to do if a side-car does not fit the jobs."""
 
 
 @dataclass(frozen=True)
@@ -192,7 +196,7 @@ def _side_car_of(
     key = [sa.Column(column.name, column.type, primary_key=True) for column in jobs.key]
     table, here = side_car_table(name, key), home
     try:
-        refusal = _refusal_of(connection, dialect, table)
+        refusal = refusal_beside(connection, dialect, table, jobs, step=ALTER_KEY)
     except TableMissing:
         raise claims_missing(name, jobs.name, chosen=isinstance(side_car, str)) from None
     if refusal is None:
@@ -203,11 +207,14 @@ def _side_car_of(
     return replace(roles_of(table, Columns.of_side_car(jobs.key_names)), recorded_as=recorded_as), here, refusal
 
 
-def _refusal_of(connection: sa.Connection, dialect: Dialect, table: sa.Table) -> AccessDenied | None:
-    """Why this user cannot claim with a table of ours, which is hidden from it; None: it is there as described.
-    Raises TableMissing or ColumnMissing.
+def refusal_beside(
+    connection: sa.Connection, dialect: Dialect, table: sa.Table, jobs: ColumnRoles, *, step: str
+) -> AccessDenied | None:
+    """Why this user cannot claim with a table beside the jobs, which is hidden from it; None: it is there as described,
+    and fits the jobs. `step`: what to do if it does not fit them. Raises TableMissing, ColumnMissing or UnfitTable.
     """
     try:
+        acceptance.check_keys(connection, table, jobs.table, step)
         resolve(connection, table)
     except sa.exc.DBAPIError as error:
         if not dialect.errors.refuses_account(error):
@@ -241,16 +248,25 @@ def columns_for(connection: sa.Connection, roles: ColumnRoles, names: Sequence[s
 
 
 def _with_key_rows(connection: sa.Connection, backend: Backend, home: Location, per_key: PerKey) -> Backend:
-    """The backend with its key rows. Raises TableMissing, or ColumnUnfit for a column that cannot be a key of them."""
+    """The backend with its key rows. Raises UnfitTable, or ColumnUnfit for a column that cannot be a key of them."""
     columns = columns_for(connection, backend.source, per_key.names)
     key = [sa.Column(column.name, column.type, primary_key=True) for column in columns]
     table = key_table(home.name, key, home.metadata)
-    try:
-        refusal = backend.refusal or _refusal_of(connection, backend.dialect, table)
-    except TableMissing:
-        words = shlex.join(("--table", backend.source.name, "--per-key", ",".join(per_key.names)))
-        raise TableMissing(table.fullname, words=words, within=backend.source.name) from None
+    refusal = backend.refusal or refusal_of_key_rows(connection, backend.dialect, table, backend.source)
     return replace(backend, key_rows=KeyRows(table, columns, limits=per_key.limit is not None), refusal=refusal)
+
+
+def refusal_of_key_rows(
+    connection: sa.Connection, dialect: Dialect, table: sa.Table, jobs: ColumnRoles
+) -> AccessDenied | None:
+    """As `refusal_beside`, for a table of key rows."""
+    words = shlex.join(("--table", jobs.name, "--per-key", ",".join(table.primary_key.columns.keys())))
+    drop = f"DROP TABLE {quoted(table.fullname, jobs.quote)}"
+    step = f"stop all consumers, {drop}, and run `claimjobs setup-tables {words}`: only what a rate remembers is lost"
+    try:
+        return refusal_beside(connection, dialect, table, jobs, step=step)
+    except TableMissing:
+        raise TableMissing(table.fullname, words=words, within=jobs.name) from None
 
 
 # --- the tables of owners, queues and batches ----------------------------------------------------------------

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -10,13 +9,13 @@ from typing import Any, Final
 
 import sqlalchemy as sa
 
-from claimjobs.database.connect import connected, dialect_for, inspector_of
+from claimjobs.database.connect import connected, dialect_for
 from claimjobs.database.error_translation import reason
 from claimjobs.dialects import Dialect, dialect_of
 from claimjobs.dialects.inspection import LOCK_TIMEOUT
-from claimjobs.errors import AccessDenied, TableInUse, UnfitTable
+from claimjobs.errors import AccessDenied, TableInUse, TableMissing, UnfitTable
 from claimjobs.table.acceptance import check_no_own, check_table
-from claimjobs.table.backend import columns_for, jobs_of
+from claimjobs.table.backend import ALTER_KEY, columns_for, jobs_of, refusal_beside, refusal_of_key_rows
 from claimjobs.table.claim_index import holds, indexes_of
 from claimjobs.table.columns import Columns
 from claimjobs.table.ddl import bad_name, check_names, side_car_name, table_comment
@@ -30,7 +29,14 @@ from claimjobs.table.definitions import (
     shared_tables,
     side_car_table,
 )
-from claimjobs.table.reflection import TableLike, columns_in_database, is_made_by_us, map_of, table_of
+from claimjobs.table.reflection import (
+    TableLike,
+    columns_in_database,
+    is_made_by_us,
+    map_of,
+    table_of,
+    types_with_collations,
+)
 
 TRIES: Final = 10
 """How often `make` begins, if what it makes exists when it comes to it."""
@@ -68,20 +74,21 @@ def side_car_tables(
 
     For `make`, `ddl` and so on. The user's table is inspected, but not among them. The columns of the side-car's key
     have the types and collations that they have in the database. Raises ConnectionFailed, TableMissing, NotClaimable,
-    KeyUnfit if no unique index is over the key, or UnfitTable for the side-car's name.
+    KeyUnfit if no unique index is over the key, or UnfitTable for the side-car's name, and for one that does not fit.
     """
     dialect = dialect_for(engine)
     with connected(engine) as connection:
         roles, location = jobs_of(connection, dialect, table, columns or map_of(table), beside_side_car=True)
-        key = _key_columns(connection, dialect, roles.table, roles.key_names)
-    full_name = location.full_name(roles.table)
-    name = side_car_name(full_name, side_car)
-    if flaw := dialect.table_rules.unnameable(name.rpartition(".")[2]):
-        raise UnfitTable(
-            f"table {full_name!r} cannot have a side-car {name!r} ({flaw}): choose its name in Python, as in "
-            "Queue(..., side_car='NAME'), or in a map"
-        )
-    beside = side_car_table(name, key)
+        full_name = location.full_name(roles.table)
+        name = side_car_name(full_name, side_car)
+        if flaw := dialect.table_rules.unnameable(name.rpartition(".")[2]):
+            raise UnfitTable(
+                f"table {full_name!r} cannot have a side-car {name!r} ({flaw}): choose its name in Python, as in "
+                "Queue(..., side_car='NAME'), or in a map"
+            )
+        beside = side_car_table(name, _key_columns(connection, dialect, roles.table, roles.key_names))
+        with suppress(TableMissing):
+            refusal_beside(connection, dialect, beside, roles, step=ALTER_KEY)
     return [beside, *shared_tables(beside.schema)]
 
 
@@ -93,30 +100,28 @@ def key_tables(
     side_car: str | bool = False,
     columns: Columns | None = None,
 ) -> list[sa.Table]:
-    """The table of key rows that `per_key` needs, for `make` and `ddl`. The table of jobs must be there."""
+    """The table of key rows that `per_key` needs, for `make` and `ddl`. The table of jobs must be there.
+
+    Raises as `side_car_tables` does; UnfitTable also if the table is there, and does not fit these columns.
+    """
     dialect = dialect_for(engine)
     with connected(engine) as connection:
         roles, location = jobs_of(connection, dialect, table, columns or map_of(table), beside_side_car=bool(side_car))
         names = [column.name for column in columns_for(connection, roles, per_key)]
-        return [key_table(location.name, _key_columns(connection, dialect, roles.table, names), location.metadata)]
+        key = _key_columns(connection, dialect, roles.table, names)
+        key_rows = key_table(location.name, key, location.metadata)
+        with suppress(TableMissing):
+            refusal_of_key_rows(connection, dialect, key_rows, roles)
+    return [key_rows]
 
 
 def _key_columns(
     connection: sa.Connection, dialect: Dialect, table: sa.Table, names: Iterable[str]
 ) -> list[sa.Column[Any]]:
-    """Columns of a key as the database has them, not as a description in Python says. Reflection returns the collation
-    of a text only if it is not the table's default.
-    """
-    there = sa.table("columns", *map(sa.column, ("table_schema", "table_name")), schema="information_schema")
-    schema = table.schema or inspector_of(connection).default_schema_name
-    asked: Any = sa.select(sa.column("column_name").label("name"), sa.column("collation_name").label("collation"))
-    of_table = (there.c.table_schema == schema, there.c.table_name == table.name)
-    collations = {row.name: row.collation for row in connection.execute(asked.select_from(there).where(*of_table))}
-    found, columns = columns_in_database(connection, table), []
+    """Columns of a key as the database has them, not as a description in Python says."""
+    types, columns = types_with_collations(connection, table), []
     for name in names:
-        same = copy.copy(found[name]["type"])
-        if isinstance(same, sa.String) and collations.get(name) is not None:
-            same.collation = collations[name]
+        same = types[name]
         if hasattr(same, "create_type"):
             same.create_type = False  # the user's type exists already
         columns.append(dialect.key_column(name, same))

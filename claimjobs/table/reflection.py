@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import warnings
 from collections.abc import Mapping
 from typing import Any, Final
@@ -91,6 +92,22 @@ def columns_in_database(connection: sa.Connection, table: sa.Table) -> dict[str,
         while (type_ := getattr(column["type"], "data_type", None)) is not None:  # a domain may be over another one
             column["type"] = type_
     return {column["name"]: column for column in found}
+
+
+def types_with_collations(connection: sa.Connection, table: sa.Table) -> dict[str, Any]:
+    """The types of the columns in the database, each a copy. Reflection returns the collation of a text only if it is
+    not the table's default.
+    """
+    there = sa.table("columns", *map(sa.column, ("table_schema", "table_name")), schema="information_schema")
+    schema = table.schema or inspector_of(connection).default_schema_name
+    asked: Any = sa.select(sa.column("column_name").label("name"), sa.column("collation_name").label("collation"))
+    of_table = (there.c.table_schema == schema, there.c.table_name == table.name)
+    collations = {row.name: row.collation for row in connection.execute(asked.select_from(there).where(*of_table))}
+    types = {name: copy.copy(column["type"]) for name, column in columns_in_database(connection, table).items()}
+    for name, type_ in types.items():
+        if isinstance(type_, sa.String) and collations.get(name) is not None:
+            type_.collation = collations[name]
+    return types
 
 
 def collated(table: sa.Table, collations: Mapping[str, str]) -> sa.Table:

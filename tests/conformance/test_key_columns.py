@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 import sqlalchemy as sa
 
-from claimjobs import PerKey, job_table, key_tables, make
-from claimjobs.errors import BadArgument, ClaimsDiffer, ColumnMissing, ColumnUnfit, KeyUnfit, TableMissing
+from claimjobs import PerKey, job_table, key_tables, make, side_car_tables
+from claimjobs.errors import BadArgument, ClaimsDiffer, ColumnMissing, ColumnUnfit, KeyUnfit, TableMissing, UnfitTable
 from tests.backends import Backend
 from tests.conformance.test_per_key import MAILS, finish, mails, mails_with
 
@@ -153,3 +153,83 @@ def test_keys_are_equal_as_the_database_compares_them(backend: Backend) -> None:
             total += 1
             batch.done()
     assert (total, backend.rows("mails_keys")) == (3, [])
+
+
+# --- a table of keys, or a side-car, that does not fit the jobs ------------------------------------------------
+
+
+def altered(backend: Backend, type_: str) -> None:
+    """The column `customer` of the jobs has another type."""
+    how = "ALTER COLUMN customer TYPE {}" if backend.family == "postgres" else "MODIFY customer {} NOT NULL"
+    backend.run(f"ALTER TABLE mails {how.format(type_)}")
+
+
+@pytest.mark.parametrize(
+    ("type_", "to"), [(sa.Integer(), "BIGINT"), (sa.String(5), "VARCHAR(50)"), (sa.Integer(), "VARCHAR(50)")], ids=str
+)
+def test_a_table_of_keys_that_cannot_hold_the_keys_is_told_with_the_next_step(
+    backend: Backend, type_: Any, to: str
+) -> None:
+    table = mails_with(sa.Column("customer", type_, nullable=False))
+    backend.make(table)
+    make(backend.engine, key_tables(backend.engine, table, ["customer"]))
+    altered(backend, to)
+    for use in (
+        lambda: key_tables(backend.engine, "mails", ["customer"]),
+        backend.bare_queue("mails", per_key=PerKey("customer")).claim,
+    ):
+        with pytest.raises(UnfitTable, match="table 'mails_keys' has the column 'customer'") as refused:
+            use()
+    command = "`claimjobs setup-tables --table mails --per-key customer`"
+    assert f"DROP TABLE mails_keys, and run {command}" in str(refused.value)
+    backend.run("DROP TABLE mails_keys")
+    make(backend.engine, key_tables(backend.engine, "mails", ["customer"]))
+    backend.bare_queue("mails", per_key=PerKey("customer")).check()
+
+
+def test_a_table_of_keys_may_hold_more_than_the_jobs_have(backend: Backend) -> None:
+    queue = mails(backend, PerKey("customer"), [7])
+    altered(backend, "SMALLINT")
+    assert len(backend.bare_queue("mails", per_key=PerKey("customer")).claim()) == len(queue.claim()) + 1
+
+
+@pytest.mark.requires("table collation")
+def test_a_table_of_keys_has_the_collation_of_the_jobs(backend: Backend) -> None:
+    table = mails_with(sa.Column("customer", sa.String(40), nullable=False))
+    backend.make(table)
+    make(backend.engine, key_tables(backend.engine, table, ["customer"]))
+    altered(backend, "VARCHAR(40) COLLATE utf8mb4_bin")
+    with pytest.raises(UnfitTable, match=r"'mails_keys' .* and the jobs have it with VARCHAR.* COLLATE utf8mb4_bin"):
+        key_tables(backend.engine, table, ["customer"])
+
+
+@pytest.mark.parametrize(("before", "after"), [(["a"], ["b"]), (["a", "b"], ["b"]), (["a"], ["a", "b"])], ids=str)
+def test_other_columns_need_another_table_of_keys(backend: Backend, before: list[str], after: list[str]) -> None:
+    table = mails_with(sa.Column("a", sa.Integer, nullable=False), sa.Column("b", sa.Integer, nullable=False))
+    backend.make(table)
+    make(backend.engine, key_tables(backend.engine, table, before))
+    for use in (
+        lambda: key_tables(backend.engine, table, after),
+        backend.bare_queue(table, per_key=PerKey(after)).claim,
+    ):
+        with pytest.raises(UnfitTable, match=r"'mails_keys' has the primary key \(.*\) and not \(.*\): .* DROP TABLE"):
+            use()
+
+
+def test_a_table_of_others_with_the_name_of_the_table_of_keys_is_not_altered_or_dropped(backend: Backend) -> None:
+    backend.make(MAILS)
+    backend.run("CREATE TABLE mails_keys (id INTEGER PRIMARY KEY, secret VARCHAR(50))")
+    with pytest.raises(UnfitTable, match=r"table 'mails_keys' has the primary key .id.*did not make it.*: rename it"):
+        key_tables(backend.engine, MAILS, ["customer"])
+
+
+def test_a_side_car_that_cannot_hold_the_keys_is_told(backend: Backend) -> None:
+    backend.run("CREATE TABLE mails (customer INTEGER NOT NULL PRIMARY KEY)")
+    make(backend.engine, side_car_tables(backend.engine, "mails"))
+    altered(backend, "BIGINT")
+    for use in (
+        lambda: side_car_tables(backend.engine, "mails"),
+        backend.bare_queue("mails", side_car=True).claim,
+    ):
+        with pytest.raises(UnfitTable, match=r"table 'mails_claims' has the column 'customer'.*: stop all consumers"):
+            use()
