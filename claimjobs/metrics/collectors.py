@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from itertools import chain
 from typing import Any, Final
 from wsgiref.types import WSGIApplication
 
@@ -46,12 +47,12 @@ OUTCOMES: Final = (*OUTCOME_KINDS, "lost")
 class TableCollector(Collector):
     """The metrics of a queue's table. A scrape never waits long for the database."""
 
-    def __init__(self, reader: BacklogReader) -> None:
-        self._reader = reader
+    def __init__(self, *readers: BacklogReader) -> None:
+        self._readers = readers
 
-    def collect(self) -> Iterator[Metric]:
+    def collect(self) -> Iterable[Metric]:
         """The metrics now."""
-        return of_reading(self._reader.latest(), self._reader.table)
+        return chain.from_iterable(of_reading(reader.latest(), reader.table) for reader in self._readers)
 
     def describe(self) -> list[Metric]:
         """No metrics: a registry asks for their names, and must not read the database for that."""
@@ -59,22 +60,27 @@ class TableCollector(Collector):
 
 
 class QueueCollector(TableCollector):
-    """The metrics of a Queue of your own program: `REGISTRY.register(QueueCollector(queue))`.
+    """The metrics of the Queues of your own program, one for each table: `REGISTRY.register(QueueCollector(queue))`.
 
-    It counts what this Queue does, and measures its batches from now on. The figures of the table are read in a thread,
+    It counts what these Queues do, and measures their batches from now on. The figures of a table are read in a thread,
     every `every` seconds at most, and jobs are counted up to `limit` in each state. Raises ConnectionFailed,
     ServerUnfit or UnfitTable.
     """
 
-    def __init__(self, queue: Queue, *, every: float = READ_EVERY_SECONDS, limit: int = LIMIT) -> None:
-        queue.measure_batches()
-        self._queue = queue
-        super().__init__(BacklogReader(queue, every=every, limit=limit))
+    def __init__(self, *queues: Queue, every: float = READ_EVERY_SECONDS, limit: int = LIMIT) -> None:
+        for queue in queues:
+            queue.measure_batches()
+        self._queues = queues
+        super().__init__(*(BacklogReader(queue, every=every, limit=limit) for queue in queues))
 
-    def collect(self) -> Iterator[Metric]:
-        """The metrics now."""
-        yield from of_report(self._queue.report.copy(), self._reader.table)
-        yield from super().collect()
+    def collect(self) -> Iterable[Metric]:
+        """The metrics now. Each name is there once, with the samples of all tables, as the format requires."""
+        found: dict[str, Metric] = {}
+        reports = (of_report(queue.report.copy(), queue.table.fullname) for queue in self._queues)
+        for metric in chain(*reports, super().collect()):
+            if (first := found.setdefault(metric.name, metric)) is not metric:
+                first.samples += metric.samples
+        return found.values()
 
 
 def metrics_page(*collectors: Any) -> WSGIApplication:

@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+from typing import Any
+
+import pytest
 from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client.openmetrics import exposition as openmetrics
+from prometheus_client.openmetrics import parser as openmetrics_parser
 
 from claimjobs import Queue
 from claimjobs.batch.batch import SAMPLES
@@ -35,6 +40,19 @@ def test_a_queue_is_counted_and_measured(backend: Backend) -> None:
     assert 0 < found["claimjobs_due_to_claimed_seconds_count", ""] <= SAMPLES
     assert found["claimjobs_due_to_claimed_seconds_bucket", "3600.0"] == 0, "they were due since 2020"
     assert (found["claimjobs_jobs", "unclaimed"], found["claimjobs_due_jobs", ""]) == (5, 5)
+
+
+@pytest.mark.one_server("what is Python is the same on each")
+def test_a_collector_of_two_tables_has_each_name_once(backend: Backend) -> None:
+    first, second = backend.queue(), backend.queue("texts")
+    registry = CollectorRegistry()
+    registry.register(QueueCollector(first, second, every=0))
+    second.enqueue(jobs(2))
+    text: Any = openmetrics
+    read: Any = openmetrics_parser.text_string_to_metric_families  # it refuses a name that is there twice
+    families = {family.name: family.samples for family in read(text.generate_latest(registry).decode())}
+    for name in ("claimjobs_enqueued_jobs", "claimjobs_due_jobs"):
+        assert {sample.labels["table"]: sample.value for sample in families[name]} == {"jobs": 0, "texts": 2}
 
 
 def test_jobs_that_were_just_enqueued_were_due_for_a_moment(backend: Backend) -> None:
