@@ -19,6 +19,7 @@ from claimjobs.claim.strategy import ClaimResult
 from claimjobs.database.connection import Connector
 from claimjobs.database.error_translation import raised_as_sqlalchemy_does, reason
 from claimjobs.database.transactions import HELD, in_utc, savepoint
+from claimjobs.dialects import Key
 from claimjobs.dialects.error_codes import LOST, READ_ONLY
 from claimjobs.dialects.lexis import CHANGES_NOTHING
 from claimjobs.errors import BatchMisused, BatchRolledBack, CrossedFork, NoOpenTransaction, ReadOnly, WriteSwallowed
@@ -403,7 +404,9 @@ class IsolatingSettle:
         """The outcomes that were written."""
         self.refused: Exception | None = None
         """The error because of which other outcomes were written than were given."""
-        self._settler, self._retry = settler, retry
+        self.lost = set[Key]()
+        """The jobs that were cancelled or deleted meanwhile, which only claims that lock no rows let happen."""
+        self._settler, self._retry, self._locks_rows = settler, retry, backend.locks_rows
         self._roles, self._dialect = backend.roles, backend.dialect
         self._depends_on_zone = backend.source.depend_on_zone
 
@@ -478,6 +481,9 @@ class IsolatingSettle:
         """
         utc = in_utc(connection, self._dialect, depends=self._depends_on_zone)
         with savepoint(connection) if with_savepoint else contextlib.nullcontext(), utc:
+            if not self._locks_rows:
+                held = self._settler.lock(connection, 0, outcomes)
+                self.lost, outcomes = set(outcomes.keys()) - held, outcomes.only(held)
             self._settler.write_locked(connection, None, outcomes)
             if with_savepoint and (check := self._dialect.sessions.check_deferred) is not None:
                 connection.execute(check).close()

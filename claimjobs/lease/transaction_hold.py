@@ -135,7 +135,8 @@ class TransactionHold(Hold):
     # --- settling --------------------------------------------------------------------------------------
 
     def settle(self, claimed: ClaimResult, outcomes: Outcomes, next_claim: NextClaim | None = None) -> set[Key]:
-        """Raises BatchRolledBack, NoOpenTransaction, CrossedFork. Nothing is claimed, and no job can be lost."""
+        """Raises BatchRolledBack, NoOpenTransaction, CrossedFork. Nothing is claimed. Only a Locking that locks no rows
+        can lose jobs."""
         if self._process != os.getpid():
             raise CrossedFork
         batch = self._open(claimed)
@@ -157,10 +158,13 @@ class TransactionHold(Hold):
             if not settled or settling.written.gives_back:
                 self.restart_from_head()
         outcomes.become(settling.written)
+        if settling.lost:
+            self._report.lost += len(settling.lost)
+            outcomes.become(outcomes.only(set(outcomes.keys()) - settling.lost))
         outcomes.count(self._report)
         if settling.refused is not None:
             raise BatchRolledBack(reason(settling.refused), isolates=True) from settling.refused
-        return set()
+        return settling.lost
 
     def writes_of(self, claimed: ClaimResult) -> HandlerWrites:
         return self._open(claimed) or HandlerWrites()

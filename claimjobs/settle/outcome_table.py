@@ -5,6 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, Final, Literal
 
 import sqlalchemy as sa
@@ -20,7 +21,7 @@ from claimjobs.settle.outcomes import MANY, Outcomes
 from claimjobs.statements import enqueue, owners, settle, side_car
 from claimjobs.statements.find import columns_of
 from claimjobs.table.backend import Backend
-from claimjobs.table.columns import DONE, ENDED
+from claimjobs.table.columns import DEAD, DONE, ENDED
 
 OnDoneWord = Finish | Literal["leave"]
 
@@ -60,7 +61,9 @@ class OutcomeTable(ABC):
         """The most keys of one statement."""
         # If the row does not name the owner, nothing is to be written: a row lock ends, or a claim row is deleted.
         self.released = [OutcomeWrite(settle.release(target))] if record.names_owner else []
-        self._lock_mine, self._done_now = settle.lock_mine(target), settle.done(target)
+        # A claim that locks keys, and no rows, leaves them to whoever cancels or deletes a job.
+        lockable = replace(target, guard=sa.not_(self.roles.state.row_says(DEAD))) if target.is_lock else target
+        self._lock_mine, self._done_now = settle.lock_mine(lockable), settle.done(target)
         self._still_there = columns_of(backend.source, self.dialect, backend.source.key)
         self._to_run_again = None if self.roles.run_again is None else enqueue.to_run_again(self.roles, self.dialect)
         self.renew = OutcomeWrite(enqueue.renew(self.roles, self.dialect, now))

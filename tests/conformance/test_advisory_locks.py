@@ -72,6 +72,25 @@ def test_a_claim_takes_jobs_in_order_and_they_are_done(backend: Backend) -> None
     assert queue.report.done == 5
 
 
+@pytest.mark.parametrize("wrote", [True, False])
+@pytest.mark.parametrize("on_done", ["keep", "delete"])
+def test_a_job_that_was_cancelled_or_dropped_meanwhile_is_lost(backend: Backend, on_done: Any, *, wrote: bool) -> None:
+    """No row is locked, so nothing keeps others from writing it."""
+    worker, operator = advisory(backend, on_done=on_done), advisory(backend)
+    worker.enqueue(jobs(3))
+    with worker.claim(3) as batch:
+        first, second, third = (job.key for job in batch.jobs)
+        if wrote:
+            assert batch.connection.scalar(sa.select(sa.func.count()).select_from(JOBS)) == 3
+        assert set(operator.cancel([first, second], "gone")) == {first, second}
+        assert operator.jobs.drop([second]) == 1
+        batch.done()
+    assert [job.key for job in batch.lost] == [first, second]
+    assert (worker.report.done, worker.report.lost) == (1, 2)
+    states = {row["id"]: row["status"] for row in backend.rows()}
+    assert states == {first: "dead", **({third: "done"} if on_done == "keep" else {})}
+
+
 def test_two_consumers_share_no_job_and_find_the_next_ones(backend: Backend) -> None:
     one, other = advisory(backend), advisory(backend)
     one.enqueue(jobs(6))
