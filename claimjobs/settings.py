@@ -132,6 +132,11 @@ class Settings:
         if refused := NOT_FOR.get((self.kind, what)):
             why, instead = refused
             raise BadArgument(f"{what} {why}: {instead}")
+        if what == "on_duplicate" and not self.locks_rows:
+            how = type(self.locking).__name__
+            raise BadArgument(
+                f"{what} waits for the row lock of a job in hand, and {how} takes none: leave out on_duplicate"
+            )
 
     def inspect(self, engine: sa.Engine) -> Backend:
         """The server and the tables. Raises ConnectionFailed, ServerUnfit or UnfitTable."""
@@ -140,7 +145,7 @@ class Settings:
         given: dict[str, Any] = {"columns": self.columns, "side_car": self.side_car, "per_key": self.per_key}
         found = inspect_table(engine, self.table, self.dialect, **given, **kind)
         # A claim that does not lock the rows excludes none by lease.
-        return replace(found, locks_rows="lease" in (HOLDS if self.locking is None else self.locking.holds))
+        return replace(found, locks_rows=self.locks_rows)
 
     @property
     def map(self) -> Columns | None:
@@ -151,6 +156,11 @@ class Settings:
     def needed(self) -> Sequence[str]:
         """The roles for which the table must have columns."""
         return NEEDED.get((self.kind, self.map is not None), ())
+
+    @property
+    def locks_rows(self) -> bool:
+        """Whether claims lock the rows of their jobs."""
+        return "lease" in (HOLDS if self.locking is None else self.locking.holds)
 
     @property
     def by_lease(self) -> bool:

@@ -179,7 +179,8 @@ class Queue(QueueOperations):
         that waits, which has all its attempts again; "postpone" writes its `run_at` there. "again" makes a done or dead
         job unclaimed, and lets a claimed one run once more after its settle: that needs the column `run_again`. A job
         that an open transaction holds is waited for, unless `connection` is that of the transaction. Raises
-        ColumnMissing, BadArgument with a side-car, and UnfitTable for an index in which NULL equals NULL.
+        ColumnMissing, BadArgument with a side-car or AdvisoryLocks, and UnfitTable for an index in which NULL equals
+        NULL.
         """
         must_work_when_called(on_bad, "on_bad")
         if on_duplicate != "skip":

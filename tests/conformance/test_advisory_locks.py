@@ -15,7 +15,7 @@ from sqlalchemy.dialects import mysql
 from claimjobs import Columns, Queue
 from claimjobs.contrib.advisory_locks import AdvisoryLocks
 from claimjobs.dialects import Dialect
-from claimjobs.errors import BadPredicate, BatchRolledBack, NoOpenTransaction, SessionsShared
+from claimjobs.errors import BadArgument, BadPredicate, BatchRolledBack, NoOpenTransaction, SessionsShared
 from claimjobs.lease.transaction_hold import TransactionHold
 from claimjobs.signals import Cancelled
 from claimjobs.table.definitions import article_table
@@ -418,6 +418,12 @@ def test_where_sessions_may_be_shared_a_claim_says_so(backend: Backend) -> None:
     with trusting.claim() as batch:
         assert len(batch) == 1
     assert backend.rows()[0]["status"] == "unclaimed"
+
+
+@pytest.mark.parametrize("how", ["replace", "postpone", "again"])
+def test_an_event_for_a_job_in_hand_would_be_lost_so_it_is_refused(backend: Backend, how: Any) -> None:
+    with pytest.raises(BadArgument, match="AdvisoryLocks takes none: leave out"):
+        advisory(backend).enqueue(jobs(1), unique="d", on_duplicate=how)
 
 
 def not_ours(dialect: Dialect) -> Dialect:
