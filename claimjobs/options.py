@@ -218,7 +218,8 @@ class PerKey:
     in each second, minute, hour or day, such as "100/min"; `burst` of them at once, by default as many as in one
     second. `fair`: keys take turns, and one claim takes at most its own size of a key; without it the key that has
     waited longest goes on until it has no job. `weights`: how much a key gets in its turn, in proportion to 1; a
-    claim is then at most half of one key.
+    claim is then at most half of one key. A claim smaller than twice the largest weight divided by the smallest, which
+    is 1 for a key without a weight, has no room for them: the shares are then more equal.
 
     Raises ValueError for values that do not go together.
     """

@@ -95,7 +95,7 @@ def _list(roles: ColumnRoles, dialect: Dialect) -> Any:
 def _per_key(roles: ColumnRoles, dialect: Dialect, selection: Selection) -> dict[str, Any]:
     """The statements of `per_key=PerKey("d", at_most=1)` that have no like above; and of one with a rate."""
     column = sa.Column("d", roles.table.c.d.type, primary_key=True)
-    ours = KeyRows(key_table(DEFAULT_TABLE, [column], sa.MetaData()), (roles.table.c.d,), limits=True)
+    ours = KeyRows(key_table(DEFAULT_TABLE, [column], sa.MetaData()), (roles.table.c.d,), limit=1)
     rows = JobRows(_backend(roles, dialect), database_now())
     by: dict[str, Any] = {"selection": selection, "job_rows": rows, "held": None, "weights": {}, "now": statement_now()}
     built = KeyStatements(ours, roles, dialect, **by)

@@ -33,6 +33,8 @@ FAILED_SHOWN: Final = 10
 """How many dead jobs are read, and how many that failed and will be tried again."""
 KEYS_SHOWN: Final = 5
 """How many keys of `per_key` are read that wait longest, and how many that are held back."""
+KEYS_READ: Final = 4 * KEYS_SHOWN
+"""How many of those that wait longest are read: some may have no job any more."""
 READINGS_KEPT: Final = 240
 """Readings that a history keeps: eight minutes of one every 2 s."""
 COUNTED_STATES: Final = tuple(field.name for field in fields(JobCounts))
@@ -82,17 +84,21 @@ class KeyState:
     jobs: int
     """How many of its jobs are claimed."""
     next_in: float
-    """Seconds until jobs of it may be claimed; below 0: for so long they may have been, and others were first."""
+    """Seconds until a claim looks at it; below 0: for so long it may have, and others were first."""
+    is_full: bool = False
+    """Whether as many of its jobs are claimed as the limit of this queue allows."""
 
     @property
     def is_held_back(self) -> bool:
         """Whether a limit or a rate holds back its jobs."""
-        return self.next_in > 0
+        return self.is_full or self.next_in > 0
 
     @property
     def when(self) -> str:
         """When jobs of it may be claimed, in words."""
-        return f"held back, again in {age(self.next_in)}" if self.is_held_back else f"due for {age(-self.next_in)}"
+        if self.next_in > 0:
+            return f"held back, again in {age(self.next_in)}"
+        return "held back by its limit" if self.is_full else f"due for {age(-self.next_in)}"
 
 
 @dataclass(frozen=True)
@@ -210,12 +216,17 @@ class OverviewReader:
         statements = self._plans.key_statements
         if statements is None:
             return ()
-        due = connection.execute(statements.first_due(KEYS_SHOWN)).all()
+        due = connection.execute(statements.first_due(KEYS_SHOWN, KEYS_READ)).all()
         rows = [*due, *connection.execute(statements.first_held_back(KEYS_SHOWN, self._limit))]
         waiting = {key_of(key): (at - now).total_seconds() for *key, at, now in rows}
         counted = connection.execute(statements.claimed, {"claimjobs_per_keys": list(waiting)}) if waiting else ()
         jobs = {key_of(key): count for *key, count in counted}
-        return tuple(KeyState(key, jobs.get(key, 0), next_in) for key, next_in in waiting.items())
+        limit = self._backend.key_rows.limit if self._backend.key_rows else None
+        return tuple(
+            KeyState(key, held, next_in, is_full=limit is not None and held >= limit)
+            for key, next_in in waiting.items()
+            for held in (jobs.get(key, 0),)
+        )
 
     def with_failed_jobs(self, seen: Overview, jobs: StoredJobs) -> Overview:
         """The same with its failed jobs, if it has counted some."""

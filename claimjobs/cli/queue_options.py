@@ -74,7 +74,7 @@ def _target(context: click.Context) -> Target:
     retry = {name.removeprefix("retry_"): given.pop(name) for name in list(given) if name.startswith("retry_")}
     keyed = {name.removeprefix("per_key_"): given.pop(name) for name in list(given) if name.startswith("per_key_")}
     if "per_key" in given:
-        given["per_key"] = per_key_of("--per-key", {"columns": given["per_key"].split(",")})
+        given["per_key"] = per_key_of("--per-key", {"columns": [name.strip() for name in given["per_key"].split(",")]})
     described = {**(described_in(map_file) if map_file else {}), **given}
     if keyed:
         if "per_key" not in described:

@@ -381,7 +381,7 @@ class NextKeys:
         some are unclaimed again.
         """
         rows = self._key_rows
-        if rows is None or not jobs or not (rows.limits or given_back):
+        if rows is None or not jobs or not (rows.limit or given_back):
             return
         names = [column.name for column in rows.of_jobs]
         keys = dict.fromkeys(key_of([job[name] for name in names]) for job in jobs)
@@ -390,7 +390,7 @@ class NextKeys:
 
     def make_all_next(self) -> None:
         """Jobs of any keys were given back."""
-        if self._key_rows is not None and self._key_rows.limits:
+        if self._key_rows is not None and self._key_rows.limit:
             self._send(self._all, {})
 
     def _send(self, statement: Any, given: dict[str, Any]) -> None:

@@ -92,9 +92,14 @@ class KeyStatements:
             rows = rows.where(self.dialect.after_values(order, [sa.bindparam(AT, type_=Instant()), *self._one()]))
         return rows.with_for_update(skip_locked=True)
 
-    def first_due(self, limit: int) -> sa.Select[Any]:
-        """The key rows that have been due for the longest time: key, `next_at`, and the time."""
-        return self._with_now(self._table.c.next_at <= self.now).limit(limit)
+    def first_due(self, limit: int, among: int) -> sa.Select[Any]:
+        """Those with a job among the `among` key rows that have been due for the longest time: key, `next_at`, and the
+        time.
+        """
+        rows = self._with_now(self._table.c.next_at <= self.now).limit(among).subquery("claimjobs_due")
+        jobs = sa.exists().select_from(self.source.table).where(self.job_rows.in_state(UNCLAIMED))
+        has_job = jobs.where(self._jobs_of([rows.c[column.name] for column in self.key])).correlate(rows)
+        return sa.select(*rows.c).where(has_job).order_by(rows.c.next_at).limit(limit)
 
     def first_held_back(self, limit: int, among: int) -> sa.Select[Any]:
         """The next ones that a limit or a rate holds back, among the next `among` that are not due: as `first_due`."""
@@ -119,14 +124,17 @@ class KeyStatements:
 
     @property
     def any_due(self) -> sa.ColumnElement[Any]:
-        """A scalar that is NULL if no key is due, and a search would find none among the first jobs that are due."""
+        """A scalar that is NULL if no key is due, and a search finds none among the jobs that are due. It is not NULL
+        if more of them may be due than it reads: a claim reads further.
+        """
         table, jobs = self._table, self.key_rows.of_jobs
         due = sa.select(sa.literal(1)).where(table.c.next_at <= self.now).order_by(table.c.next_at).limit(1)
         first = sa.select(*jobs).where(self.selection.candidate).order_by(*jobs, *self.selection.order).limit(SOME_JOBS)
         due_jobs = first.select_from(self.source.table).subquery("claimjobs_first_due")
         found = self._missing(sa.select(due_jobs).distinct().subquery("claimjobs_found")).subquery("claimjobs_wanted")
         new = sa.select(sa.literal(1)).select_from(found).where(found.c[WANTED] == 1).limit(1)
-        return sa.func.coalesce(due.scalar_subquery(), new.scalar_subquery())
+        full = sa.select(sa.literal(1)).select_from(due_jobs).limit(1).offset(SOME_JOBS - 1)
+        return sa.func.coalesce(*(each.scalar_subquery() for each in (due, new, full)))
 
     def serve(self, *, moves: bool) -> sa.Update:
         """Note that jobs of the `keys` were claimed. `moves`: put these keys behind all others."""

@@ -14,7 +14,7 @@ import sqlalchemy as sa
 from claimjobs.database.connect import connected, dialect_for, inspected_once
 from claimjobs.database.error_translation import TablesInUse, reason
 from claimjobs.database.transactions import unless_hidden
-from claimjobs.dialects import Dialect
+from claimjobs.dialects import Dialect, dialect_of
 from claimjobs.dialects.inspection import Location
 from claimjobs.errors import (
     AccessDenied,
@@ -33,7 +33,15 @@ from claimjobs.table import acceptance
 from claimjobs.table.claim_rows import ClaimRows
 from claimjobs.table.columns import Columns
 from claimjobs.table.ddl import side_car_name
-from claimjobs.table.definitions import batches_table, key_table, owner_table, queues_table, side_car_table
+from claimjobs.table.definitions import (
+    KEY_ROW_COLUMNS,
+    batches_table,
+    key_table,
+    owner_table,
+    queues_table,
+    reserved_name,
+    side_car_table,
+)
 from claimjobs.table.job_state import Column
 from claimjobs.table.reflection import TableLike, collated, columns_in_database, map_of, resolve
 from claimjobs.table.roles import ColumnRoles, key_index, quote_of, roles_of
@@ -56,8 +64,8 @@ class KeyRows:
     table: sa.Table
     of_jobs: tuple[Column, ...]
     """The columns of the jobs."""
-    limits: bool
-    """Whether a key may have so many jobs in hand that it is held back."""
+    limit: int | None
+    """How many jobs of a key may be claimed at once; None: any number."""
 
     @property
     def key(self) -> tuple[Column, ...]:
@@ -234,7 +242,10 @@ def columns_for(connection: sa.Connection, roles: ColumnRoles, names: Sequence[s
             raise BadArgument(f"per_key {name!r} is a column that claimjobs writes: name one of the payload")
         type_ = found[name]["type"]
         is_long = isinstance(type_, sa.String) and not 0 < (type_.length or 0) <= MOST_CHARACTERS
-        if not isinstance(type_, FIT) or isinstance(type_, sa.Enum) or is_long:
+        is_exact = dialect_of(connection).table_rules.finds_again(type_) and not isinstance(type_, sa.Enum)
+        if name in KEY_ROW_COLUMNS:
+            raise reserved_name(roles.name, name)
+        if not isinstance(type_, FIT) or not is_exact or is_long:
             raise ColumnUnfit(
                 f"column {name!r} of table {roles.name!r} has the type {type_!r}, which cannot be a key of per_key: "
                 f"name a column of whole numbers, UUIDs, or texts of at most {MOST_CHARACTERS} characters"
@@ -253,7 +264,7 @@ def _with_key_rows(connection: sa.Connection, backend: Backend, home: Location, 
     key = [sa.Column(column.name, column.type, primary_key=True) for column in columns]
     table = key_table(home.name, key, home.metadata)
     refusal = backend.refusal or refusal_of_key_rows(connection, backend.dialect, table, backend.source)
-    return replace(backend, key_rows=KeyRows(table, columns, limits=per_key.limit is not None), refusal=refusal)
+    return replace(backend, key_rows=KeyRows(table, columns, limit=per_key.limit), refusal=refusal)
 
 
 def refusal_of_key_rows(

@@ -36,6 +36,8 @@ claims rows of the same table with such a number is never taken for an owner of 
 LAST_OWNER: Final = 2**31 - 1
 """The largest id that the type of the column holds. The first id of a table of owners counts seconds."""
 _ZERO: Final = datetime(2025, 1, 1, tzinfo=UTC)
+KEY_ROW_COLUMNS: Final = ("next_at", "held_back", "rate_at")
+"""The columns of a table of key rows, beside its key."""
 SMALLEST_KEY: Final = -(2**63)
 """The smallest number that a key can be."""
 SHORTEST: Final = 63

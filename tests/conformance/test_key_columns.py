@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 import sqlalchemy as sa
+from sqlalchemy.dialects import mysql
 
 from claimjobs import PerKey, job_table, key_tables, make, side_car_tables
 from claimjobs.errors import BadArgument, ClaimsDiffer, ColumnMissing, ColumnUnfit, KeyUnfit, TableMissing, UnfitTable
@@ -93,6 +94,7 @@ def test_columns_that_can_be_no_key_are_refused_and_an_index_is_named(backend: B
         sa.Column("customer", sa.Integer, nullable=False),
         sa.Column("maybe", sa.Integer),
         sa.Column("day", sa.Date, nullable=False, server_default="2026-01-01"),
+        sa.Column("next_at", sa.Integer, nullable=False, server_default="7"),
         sa.Column("long", sa.Text, nullable=False, server_default=None if backend.family != "postgres" else "x"),
     )
     backend.make(table)
@@ -102,6 +104,7 @@ def test_columns_that_can_be_no_key_are_refused_and_an_index_is_named(backend: B
         ("maybe", ColumnUnfit, "NOT NULL"),
         ("long", ColumnUnfit, "255 characters"),
         ("day", ColumnUnfit, "whole numbers"),
+        ("next_at", ColumnUnfit, "rename it"),
     ]:
         with pytest.raises(error, match=words):
             key_tables(backend.engine, table, [name])
@@ -153,6 +156,14 @@ def test_keys_are_equal_as_the_database_compares_them(backend: Backend) -> None:
             total += 1
             batch.done()
     assert (total, backend.rows("mails_keys")) == (3, [])
+
+
+@pytest.mark.requires("table collation")
+def test_a_set_of_words_is_no_key(backend: Backend) -> None:
+    table = mails_with(sa.Column("customer", mysql.SET("a", "b"), nullable=False))
+    backend.make(table)
+    with pytest.raises(ColumnUnfit, match="cannot be a key of per_key"):
+        key_tables(backend.engine, table, ["customer"])
 
 
 # --- a table of keys, or a side-car, that does not fit the jobs ------------------------------------------------

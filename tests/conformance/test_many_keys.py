@@ -12,6 +12,7 @@ import sqlalchemy as sa
 from claimjobs import Columns, PerKey, key_tables, make, side_car_tables
 from claimjobs.claim import key_locking, key_search
 from claimjobs.errors import BadArgument
+from claimjobs.statements import key_rows as key_statements
 from claimjobs.table.definitions import shared_tables
 from tests.backends import Backend, Clock
 from tests.conformance.refusals import refuse_where
@@ -170,6 +171,24 @@ def test_a_drain_ends_beside_other_jobs_that_have_no_instant(backend: Backend, s
     found = [queue.claim() for _ in range(3)]
     assert not any(found)
     assert not found[-1].contended
+
+
+def test_an_idle_loop_claims_if_more_jobs_of_keys_that_wait_are_due_than_its_check_reads(
+    backend: Backend, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(key_statements, "SOME_JOBS", 5)
+    queue = mails(backend, PerKey("customer", in_order=True), [1] * 5)  # one of them fails
+    with queue.claim() as batch:
+        batch.fail(batch[0], "not now", retry_in=3_600)
+    assert not queue.claim()
+
+    def may_be_work() -> bool:
+        with backend.engine.connect() as connection:
+            return connection.scalar(sa.select(queue._consumer.plans.plan(None).has_work)) is not None
+
+    assert not may_be_work()
+    backend.insert("mails", [{"id": 6, "customer": 1}, {"id": 7, "customer": 2}])
+    assert may_be_work()
 
 
 def test_weights_are_of_keys_as_the_database_compares_them(backend: Backend) -> None:

@@ -14,7 +14,7 @@ from claimjobs.metrics.page import PageReader, queue_pages
 from tests.backends import Backend, Clock
 from tests.conformance.jobs import jobs
 from tests.conformance.orders import keys, orders
-from tests.conformance.test_per_key import KINDS, mails
+from tests.conformance.test_per_key import KINDS, finish, mails
 
 MANY = 3_000
 LIMIT = 100
@@ -105,8 +105,14 @@ def test_it_shows_keys_that_are_held_back_and_those_that_wait_longest(
     [held] = [key for key in queue.overview().keys if key.is_held_back]
     assert (held.key, held.jobs, held.when) == (7, 2, "held back, again in 1 s")
     clock.now += timedelta(seconds=11)
+    [full] = queue.overview().keys  # no job of key 8 waits
+    assert (full.key, full.is_held_back, full.when) == (7, True, "held back by its limit")
+    first.settle()
     waits = queue.overview().keys[0]
-    assert (waits.key, waits.when) == (7, "due for 10 s")
+    assert (waits.key, waits.is_held_back, waits.when[:7]) == (7, False, "due for")
+    finish(queue.claim(9))
+    finish(queue.claim(9))
+    assert queue.overview().keys == ()
 
 
 def test_the_page_in_a_browser_shows_what_is_read(backend: Backend) -> None:
@@ -123,7 +129,7 @@ def test_the_page_in_a_browser_shows_what_is_read(backend: Backend) -> None:
 
 def test_of_many_keys_it_reads_no_more_than_its_limit(backend: Backend) -> None:
     queue = mails(backend, PerKey("customer", at_most=1), range(MANY))
-    for begin, at, is_held in ((10_000, "2000-01-01", "false"), (20_000, "2100-01-01", "true")):
+    for begin, at, is_held in ((0, "2000-01-01", "false"), (20_000, "2100-01-01", "true")):
         values = f"SELECT {begin} + customer, '{at}', {is_held} FROM mails"
         backend.run(f"INSERT INTO mails_keys (customer, next_at, held_back) {values}")
     for table in ("mails", "mails_keys"):
