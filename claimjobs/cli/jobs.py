@@ -94,13 +94,11 @@ def show(context: click.Context, target: Target, ids: tuple[str, ...], as_json: 
       claimjobs show --json 1 2
     """
     with target.queue() as queue:
-        keys = keys_of(queue.roles.key, ids)
-        found = queue.jobs.show(keys)
+        found, missing = found_by_ids(queue, ids)
     texts = [json.dumps(entry.columns, default=plain) if as_json else _block(entry.columns) for entry in found]
     if texts:
         data(("\n" if as_json else "\n\n").join(texts))
-    there = {entry.job.key for entry in found}
-    if missing := [key for key in keys if key not in there]:
+    if missing:
         say(f"no row of {queue.table.fullname}: {', '.join(map(key_in_message, missing))}")
         context.exit(exits.INPUT)
 
@@ -124,9 +122,9 @@ def cancel(context: click.Context, target: Target, ids: tuple[str, ...], reason:
       claimjobs cancel 17 --reason "the customer has left"
     """
     with target.queue() as queue:
-        keys = keys_of(queue.roles.key, ids)
-        cancelled = set(queue.cancel(keys, reason))
-        left = [key for key in keys if key not in cancelled]
+        found, missing = found_by_ids(queue, ids)
+        cancelled = set(queue.cancel((entry.key for entry in found), reason))
+        left = [key for key in (*(entry.key for entry in found), *missing) if key not in cancelled]
         states = {entry.job.key: entry.state for entry in queue.jobs.show(left)}
     data(json.dumps({"cancelled": len(cancelled)}) if as_json else len(cancelled))
     for key in left:
@@ -196,7 +194,7 @@ def drop(context: click.Context, /, target: Target, yes: bool, as_json: bool, **
     with target.queue() as queue:
         given, missing = _choice(queue, **chosen)
         keys = given["keys"]
-        count = queue.jobs.count(given["where"], state=DEAD) if keys is None else len(keys) - len(missing)
+        count = queue.jobs.count(given["where"], state=DEAD) if keys is None else len(keys)
         if not yes and count:
             jobs = f"{number(count, 'dead job')} of {queue.table.fullname}"
             need_yes(f"this would drop {jobs}")
@@ -215,9 +213,10 @@ def _must_be_one_choice(ids: tuple[str, ...], where: str | None, everything: boo
 
 def _choice(queue: Queue, ids: tuple[str, ...], where: str | None, **_: bool) -> tuple[dict[str, Any], list[Any]]:
     """The arguments for `retry` and `drop`, and the keys that are those of no dead job. Raises BadParameter."""
-    keys = keys_of(queue.roles.key, ids)
-    dead = {stored.key for stored in queue.jobs.show(keys) if stored.state == DEAD}
-    return {"keys": keys if ids else None, "where": where}, [key for key in keys if key not in dead]
+    found, missing = found_by_ids(queue, ids)
+    dead = [entry.key for entry in found if entry.state == DEAD]
+    left = [*(entry.key for entry in found if entry.state != DEAD), *missing]
+    return {"keys": dead if ids else None, "where": where}, left
 
 
 def _end(context: click.Context, counted: dict[str, int], missing: list[Any], *, as_json: bool) -> None:
@@ -254,6 +253,18 @@ def _block(columns: Mapping[str, Any]) -> str:
     indent = "\n" + " " * (widest + 2)
     lines = {name: indent.join(map(visible, text.rstrip("\n").split("\n"))) for name, text in texts.items()}
     return "\n".join(f"{name:<{widest}}  {text}".rstrip() for name, text in lines.items())
+
+
+def found_by_ids(queue: Queue, ids: Iterable[str]) -> tuple[Sequence[StoredJob], list[Any]]:
+    """The jobs with these keys, with their keys as the database returns them, and the keys of no row.
+
+    The database tells which key is which: a collation may take `ada` for `Ada`, and a type may have several spellings
+    of one value. Raises BadParameter.
+    """
+    keys = keys_of(queue.roles.key, ids)
+    found = queue.jobs.show(keys)
+    there = {entry.key for entry in found}
+    return found, [key for key in keys if key not in there and not queue.jobs.show([key])]
 
 
 def keys_of(columns: Sequence[sa.Column[Any]], texts: Iterable[str]) -> list[Any]:

@@ -25,7 +25,7 @@ from rich.text import Text
 from claimjobs.admin.overview import COUNTED_STATES, History, Overview, outlook
 from claimjobs.cli.console import asks as somebody_answers
 from claimjobs.cli.console import log_as_messages, number, on_terminal, show
-from claimjobs.cli.jobs import keys_of
+from claimjobs.cli.jobs import found_by_ids
 from claimjobs.cli.options import AT_LEAST_1, Seconds
 from claimjobs.cli.queue_options import Target, queue_options
 from claimjobs.database.error_translation import reason
@@ -152,11 +152,10 @@ class _Watch:
 
     def _keys(self, answer: str) -> list[Any]:
         """The keys of jobs that are there. Raises BadParameter, and ValueError for a quotation mark without another."""
-        keys = keys_of(self._queue.roles.key, shlex.split(answer))
-        there = {stored.key for stored in self._queue.jobs.show(keys)}
-        if missing := [key_in_message(key) for key in keys if key not in there]:
-            raise click.BadParameter(f"nothing is done: no row has the key {', '.join(missing)}")
-        return keys
+        found, missing = found_by_ids(self._queue, shlex.split(answer))
+        if missing:
+            raise click.BadParameter(f"nothing is done: no row has the key {', '.join(map(key_in_message, missing))}")
+        return [entry.key for entry in found]
 
 
 @contextmanager

@@ -258,6 +258,23 @@ def test_what_list_prints_the_others_read(anywhere: Backend, models: Any) -> Non
         assert dead(anywhere, "retry", "--table", name, *texts) == Ended(exits.OK, "2\n", "")
 
 
+@pytest.mark.each_value("server", "each takes other texts for one key")
+def test_an_id_in_another_spelling_is_that_job(database: Backend) -> None:
+    """A CHAR of Postgres is filled with blanks; most collations of MySQL take `AB` for `ab`."""
+    database.make()
+    database.run("CREATE TABLE codes (code CHAR(4) PRIMARY KEY, status VARCHAR(10), owner_id INT, attempts INT)")
+    database.run("INSERT INTO codes VALUES ('ab', 'unclaimed', NULL, 0)")
+    typed = ("AB" if database.has("table collation") else "ab", "--table", "codes", "--url", database.url)
+    assert claimjobs("cancel", *typed) == Ended(exits.OK, "1\n", "")
+    assert claimjobs("show", *typed).err == ""
+    assert claimjobs("dead", "retry", *typed) == Ended(exits.OK, "1\n", "")
+    claimjobs("cancel", *typed)
+    ended = claimjobs("dead", "drop", *typed)
+    assert (ended.code, ended.out) == (exits.USAGE, ""), "it asks first"
+    assert "would drop 1 dead job" in ended.err
+    assert claimjobs("dead", "drop", *typed, "--yes") == Ended(exits.OK, "1\n", "")
+
+
 def test_a_group_without_a_command_shows_its_help() -> None:
     ended = claimjobs("dead")
     assert ended.code == exits.USAGE
