@@ -43,7 +43,7 @@ from claimjobs.table.definitions import (
     side_car_table,
 )
 from claimjobs.table.job_state import Column
-from claimjobs.table.reflection import TableLike, collated, columns_in_database, map_of, resolve
+from claimjobs.table.reflection import TableLike, as_stored, columns_in_database, map_of, resolve
 from claimjobs.table.roles import ColumnRoles, key_index, quote_of, roles_of
 
 MOST_CHARACTERS: Final = 255
@@ -185,8 +185,9 @@ def jobs_of(
     acceptance.check_no_own(described)
     acceptance.check_table(connection, dialect, described)
     zoned = any(map(rules.depends_on_zone, columns_in_database(connection, described).values()))
-    described, home = collated(described, rules.collations(connection, described)), rules.locate(connection, described)
-    roles = roles_of(described, (columns or Columns()).beside_side_car if beside_side_car else columns)
+    home, columns = rules.locate(connection, described), columns or Columns()
+    described = as_stored(connection, described, rules.collations(connection, described), columns.key_names)
+    roles = roles_of(described, columns.beside_side_car if beside_side_car else columns)
     index = key_index(connection, roles, unique=beside_side_car)
     quote = quote_of(connection)
     roles = replace(roles, key_index=index, quote=quote, depend_on_zone=zoned, recorded_as=home.name)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import warnings
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 import sqlalchemy as sa
@@ -21,6 +21,8 @@ from claimjobs.table.roles import ColumnRoles, quote_of
 
 TableLike = str | sa.Table | type[Any]
 """A table as a user names it: its name, with its schema or without; a description; or a class mapped to one."""
+WIDTHS: Final = (sa.Integer, sa.Numeric, sa.String, sa.DateTime)
+"""Types of which some hold more values than others."""
 INSTANTS: Final = {"owner_date": WholeSecond, "run_at": Instant}
 COMMENT_LOST: Final = (
     "no comment says that claimjobs made this table, though it has the columns of one (a dump without comments?), so "
@@ -110,21 +112,37 @@ def types_with_collations(connection: sa.Connection, table: sa.Table) -> dict[st
     return types
 
 
-def collated(table: sa.Table, collations: Mapping[str, str]) -> sa.Table:
-    """The table with the collations that its texts have in the database.
+def as_stored(
+    connection: sa.Connection, table: sa.Table, collations: Mapping[str, str], key: Sequence[str]
+) -> sa.Table:
+    """The table with the collations of its texts, and the widths of the types of its key, that the database has.
 
-    A value must have the collation of the text that it is compared with, also if that is the table's default.
+    A value must have the collation of the text that it is compared with, also if that is the table's default. A key
+    that is sent by a narrower type than the stored one would be cut: it would find no row, or another one.
     """
-    plain = [name for name in collations if name in table.c and not getattr(table.c[name].type, "collation", None)]
-    texts = [name for name in plain if isinstance(table.c[name].type, sa.String)]
-    if not texts:
-        return table
+    there = columns_in_database(connection, table)
     same = table.to_metadata(sa.MetaData(schema=table.schema))
-    for name in texts:
-        type_: Any = table.c[name].type.copy()
-        type_.collation = collations[name]
-        same.c[name].type = type_
+    for name, column in same.columns.items():
+        if name in (key or table.primary_key.columns):
+            column.type = _as_wide(column.type, there[name]["type"], connection.dialect)
+        type_: Any = column.type
+        if name in collations and isinstance(type_, sa.String) and not type_.collation:
+            column.type = type_ = type_.copy()
+            type_.collation = collations[name]
     return same
+
+
+def _as_wide(described: Any, there: Any, here: sa.Dialect) -> Any:
+    """The described type, for the values of the type in the database. Its values in Python are the described ones."""
+    found = described._variant_mapping.get(here.name, described)
+    if isinstance(found, sa.TypeDecorator):
+        found = found.copy()
+        found.impl = found.impl_instance = _as_wide(found.impl_instance, there, here)
+        return found
+    if any(isinstance(type_, sa.Enum | sa.Float) for type_ in (found, there)):
+        return described
+    alike = any(isinstance(found, kind) and isinstance(there, kind) for kind in WIDTHS)
+    return there if alike and found.python_type is there.python_type else described
 
 
 # --- what a user gives ---------------------------------------------------------------------------------------

@@ -6,11 +6,14 @@ import enum
 import uuid
 from collections.abc import Iterable
 from contextlib import nullcontext
+from datetime import datetime
+from decimal import Decimal
 from functools import partial
 from typing import Any
 
 import pytest
 import sqlalchemy as sa
+from sqlalchemy.dialects import mysql
 
 from claimjobs import Batch, PerKey, job_table, key_tables, make, side_car_tables, tables_for
 from claimjobs.errors import KeyUnfit
@@ -146,6 +149,62 @@ def test_a_limit_counts_the_jobs_of_keys_with_a_text_that_is_not_utf8(backend: B
             batch.done()
     assert not queue.claim(9)
     assert not backend.rows("mails_keys")
+
+
+class Doubled(sa.TypeDecorator[int]):
+    """Its values in Python are twice those of the database."""
+
+    impl = sa.Integer
+    cache_ok = True
+
+    def process_bind_param(self, value: int | None, _dialect: sa.Dialect) -> int | None:
+        return None if value is None else value // 2
+
+    def process_result_value(self, value: int | None, _dialect: sa.Dialect) -> int | None:
+        return None if value is None else value * 2
+
+
+BIG_UNSIGNED = sa.Numeric(20, 0).with_variant(mysql.BIGINT(unsigned=True), "mysql", "mariadb")
+INSTANT = sa.DateTime().with_variant(mysql.DATETIME(fsp=6), "mysql", "mariadb")
+DESCRIBED: dict[str, tuple[sa.types.TypeEngine[Any], sa.types.TypeEngine[Any], list[Any]]] = {
+    "whole numbers": (sa.Integer(), sa.BigInteger(), [2**31 + n for n in range(4)]),
+    "numbers of a decorator": (Doubled(), sa.BigInteger(), [2**33 + 2 * n for n in range(4)]),
+    "numbers without a sign": (
+        sa.Numeric(20, 0).with_variant(sa.BigInteger(), "mysql", "mariadb"),
+        BIG_UNSIGNED,
+        [2**63 + n for n in range(4)],
+    ),
+    "digits": (sa.Numeric(20, 2), sa.Numeric(20, 5), [Decimal(f"0.1000{n}") for n in range(4)]),
+    "texts": (sa.String(3), sa.String(40), [f"abcdef{n}" for n in range(4)]),
+    "texts without a length": (sa.String(), sa.String(40), [f"abcdef{n}" for n in range(4)]),
+    "instants": (sa.DateTime(), INSTANT, [datetime.fromisoformat(f"2026-01-01 00:00:00.00000{n}") for n in range(4)]),
+}
+
+
+@KINDS
+@pytest.mark.parametrize("case", DESCRIBED)
+def test_a_key_that_is_described_by_a_narrower_type_is_compared_as_it_is_stored(
+    backend: Backend, kind: dict[str, Any], case: str
+) -> None:
+    narrow, wide, keys = DESCRIBED[case]
+    stored, described = (
+        job_table("jobs", sa.MetaData(), sa.Column("code", type_, primary_key=True, autoincrement=False))
+        for type_ in (wide, narrow)
+    )
+    backend.make(stored)
+    with backend.engine.begin() as connection:
+        numbers = [key // 2 for key in keys] if isinstance(narrow, Doubled) else keys
+        connection.execute(sa.insert(stored), [{"code": key} for key in numbers])
+    if "side_car" in kind:
+        make(backend.engine, side_car_tables(backend.engine, described))
+    queue = backend.bare_queue(described, **{"on_done": "delete", **kind})
+    first, second = queue.claim(2), queue.claim(9)
+    assert sorted(job.key for job in (*first.jobs, *second.jobs)) == keys
+    for batch in (first, second):
+        with batch:
+            batch.done()
+    assert not queue.claim(9)
+    assert (queue.report.done, backend.rows()) == (4, [])
 
 
 # --- a key that each UPDATE changes ----------------------------------------------------------------------------
