@@ -294,15 +294,18 @@ class StoredJobs:
         """Cancel these, and wait for a moment for those that a claim or a settle has locked."""
         roles, dialect, note = self._roles, self._dialect, self._job_rows.note()
         unfinished, lock = stored_jobs.unfinished(roles, dialect), stored_jobs.lock_unfinished(roles, dialect)
+        lock_jobs = stored_jobs.lock_free(self._source, dialect)
         cancel, record = stored_jobs.cancel(roles, dialect, self._now, text), record_of(self._backend)
         deadline, cancelled, left = time.monotonic() + CANCEL_RETRY_SECONDS, set[Key](), list(keys)
         while True:
             for attempt in connector.attempts():
                 with attempt as connection:
                     record.take_from_all(connection, ())  # it locks what owners hold: first, as a settle does
-                    if note is not None:
+                    free = left
+                    if note is not None:  # a claim that is not committed has locked its rows, and no entries
+                        free = keys_for(connection, lock_jobs, left)
                         connection.execute(note, {"claimjobs_keys": left})
-                    written = keys_for(connection, lock, left)
+                    written = keys_for(connection, lock, free)
                     if written:  # what another session has locked stays its owner's
                         record.take_from_all(connection, written)
                         connection.execute(cancel, {"claimjobs_keys": written})

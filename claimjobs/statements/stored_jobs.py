@@ -178,6 +178,11 @@ def lock_unfinished(roles: ColumnRoles, dialect: Dialect) -> sa.Select[Any]:
     return unfinished(roles, dialect).with_for_update(of=roles.table, skip_locked=True)
 
 
+def lock_free(roles: ColumnRoles, dialect: Dialect) -> sa.Select[Any]:
+    """Lock those of the rows `keys` that nobody else has locked, as a claim does: their keys."""
+    return skip_locked(dialect.restrict_to_keys(sa.select(*roles.key), roles.key, roles.key_index), roles)
+
+
 def cancel(roles: ColumnRoles, dialect: Dialect, now: sa.ColumnElement[Any], text: str) -> sa.Update:
     """Make the jobs `keys`, which this transaction has locked, dead. An owner that has claimed one does not hold it any
     more, so its outcome is refused.
@@ -230,11 +235,6 @@ def purge_order(roles: ColumnRoles) -> tuple[Column, ...]:
 def some_keys(roles: ColumnRoles, dialect: Dialect, limit: int) -> sa.Select[Any]:
     """The keys of so many rows, as far as the driver can read them."""
     return sa.select(*roles.key).where(*dialect.readable(roles.key)).limit(limit)
-
-
-def lock_free(roles: ColumnRoles, dialect: Dialect) -> sa.Select[Any]:
-    """Lock those of the rows `keys` that nobody else has locked, as a claim does: their keys."""
-    return skip_locked(dialect.restrict_to_keys(sa.select(*roles.key), roles.key, roles.key_index), roles)
 
 
 def lock_none(roles: ColumnRoles) -> sa.Select[Any]:

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
+import sqlalchemy as sa
 
 from claimjobs import Job, Queue, make, side_car_tables
 from claimjobs.errors import BadArgument, BatchMisused, RowsRefused
@@ -170,6 +171,29 @@ def test_what_a_stranger_has_locked_is_not_cancelled_and_stays_its_owners(
     batch.done()
     batch.settle()
     assert [job.key for job in batch.lost] == [2]
+    assert states(queue) == {1: "done", 2: "dead"}
+
+
+@pytest.mark.parametrize("kind", [{"side_car": True}, {"claims": "batches"}], ids=["side-car", "batches"])
+def test_a_job_that_a_claim_is_about_to_record_is_not_cancelled(
+    backend: Backend, kind: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The claim has locked the row of its job, and looked at what became of it before."""
+    monkeypatch.setattr("claimjobs.admin.stored_jobs.CANCEL_RETRY_SECONDS", 0)
+    queue, other = queue_of(backend, kind, 2), backend.bare_queue(on_done="keep", **kind)
+    seen = list[Any]()
+
+    def cancel_first(_connection: Any, _cursor: Any, statement: str, *_: Any) -> None:
+        if "INSERT INTO" in statement and "claimjobs_batches" in statement and not seen:
+            seen.append(None)
+            seen.extend(other.cancel([1, 2]))
+
+    sa.event.listen(queue.engine, "before_cursor_execute", cancel_first)
+    with queue.claim(1) as batch:
+        assert [job.key for job in batch.jobs] == [1]
+        assert seen == [None, 2], "it tells the caller that it was not cancelled"
+        batch.done()
+    sa.event.remove(queue.engine, "before_cursor_execute", cancel_first)
     assert states(queue) == {1: "done", 2: "dead"}
 
 
