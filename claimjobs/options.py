@@ -164,8 +164,8 @@ SIDE_CAR: Final = "_claims"
 class SideCar:
     """A second table for what becomes of jobs, whose own table is not altered: `Queue(side_car=SideCar(...))`."""
 
-    also_writes: Sequence[str] = ()
-    """Columns of the user's table whose values `Batch.done(job, **columns)` writes there."""
+    also_writes: str | Sequence[str] = ()
+    """Columns, or one, of the user's table whose values `Batch.done(job, **columns)` writes there."""
     name: str | bool = True
     """The name of the second table; True: the name of the user's table with `_claims`."""
 

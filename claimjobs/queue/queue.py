@@ -123,6 +123,8 @@ class Queue(QueueOperations):
         self.engine = engine_of(bind)
         self.report = Report()
         """Counts of what this Queue has done so far."""
+        beside = side_car if isinstance(side_car, SideCar) else SideCar(name=side_car)
+        also = beside.also_writes
         self.settings = Settings(
             table=table,
             columns=columns,
@@ -132,8 +134,8 @@ class Queue(QueueOperations):
             per_key=per_key,
             hold=hold,
             claims=claims,
-            side_car=side_car.name if isinstance(side_car, SideCar) else side_car,
-            also_writes=side_car.also_writes if isinstance(side_car, SideCar) else (),
+            side_car=beside.name,
+            also_writes=(also,) if isinstance(also, str) else also,
             retry=retry or Retry(),
             liveness=liveness or Liveness(),
             on_done=on_done,

@@ -93,9 +93,13 @@ class Columns:
 
     @classmethod
     def of_side_car(cls, key: Sequence[str]) -> Columns:
-        """The map of a side-car with this key. A role whose name is a column of the key gets a longer name."""
+        """The map of a side-car with this key. A role whose name is a column of the key gets a longer name.
+
+        To some databases `Status` is the name `status`.
+        """
         roles = ("status", "owner_date", "run_at", "attempts", "last_error", "suspect")
-        names: dict[str, Any] = {role: f"claim_{role}" if role in key else role for role in roles}
+        taken = {name.lower() for name in key}
+        names: dict[str, Any] = {role: f"claim_{role}" if role in taken else role for role in roles}
         return cls(key=key, owner_id=None, priority=None, **names)
 
     @property

@@ -162,5 +162,13 @@ def _names(table: sa.Table) -> Iterator[str]:
 
 
 def side_car_name(source: str, side_car: str | bool) -> str:
-    """The chosen name of the side-car, or its default for this table. Both include the schema, if there is one."""
+    """The chosen name of the side-car, or its default for this table. Both include the schema, if there is one.
+
+    Raises UnfitTable for the name of the table itself in another schema: SQLAlchemy gives it an alias in subqueries.
+    """
+    if isinstance(side_car, str) and (bare := side_car.rpartition(".")[2]) == source.rpartition(".")[2]:
+        raise UnfitTable(
+            f"table {source!r} cannot have a side-car {side_car!r}: it has the name of the table; choose another one, "
+            f"such as {bare + SIDE_CAR!r}"
+        )
     return side_car if isinstance(side_car, str) else f"{source}{SIDE_CAR}"

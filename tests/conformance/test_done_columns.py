@@ -218,7 +218,7 @@ def test_a_side_car_writes_into_the_table_what_it_was_told_to_and_nothing_else(o
 
 
 def test_a_value_that_the_table_refuses_fails_its_job_alone_beside_a_side_car(orders: Backend) -> None:
-    queue = orders.bare_queue("orders", side_car=SideCar(also_writes=["state"]))
+    queue = orders.bare_queue("orders", side_car=SideCar(also_writes="state"))
     with queue.claim(2) as batch:
         batch.done(batch[0], state="much too long")
         batch.done(batch[1], state="ok")

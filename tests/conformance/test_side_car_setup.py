@@ -80,6 +80,24 @@ def test_a_side_car_may_have_another_name(backend: Backend) -> None:
     assert len(backend.rows("what_is_taken")) == 2
 
 
+@pytest.mark.parametrize("name", ["aside.orders", "orders"])
+def test_a_side_car_has_not_the_name_of_its_table_in_another_schema_either(backend: Backend, name: str) -> None:
+    ORDERS.create(backend.engine)
+    with pytest.raises(UnfitTable, match="choose another one, such as 'orders_claims'"):
+        side_car_tables(backend.engine, "orders", name)
+    with pytest.raises(UnfitTable, match="choose another one, such as 'orders_claims'"):
+        backend.bare_queue("orders", side_car=name).claim()
+
+
+def test_a_column_of_the_key_with_the_name_of_a_role_in_capitals(backend: Backend) -> None:
+    """To MySQL `Status` is the name `status`."""
+    status = backend.engine.dialect.identifier_preparer.quote("Status")
+    backend.run(f"CREATE TABLE steps (id INT, {status} INT, PRIMARY KEY (id, {status}))")
+    backend.run("INSERT INTO steps VALUES (1, 7)")
+    assert do_all(beside(backend, "steps")) == [(1, 7)]
+    assert [row["claim_status"] for row in backend.rows("steps_claims")] == ["done"]
+
+
 def test_a_table_with_a_long_name_has_a_side_car_as_long_as_the_name_of_that_fits(backend: Backend) -> None:
     longest = backend.dialect.table_rules.longest - len("_claims")
     names = [letter * 10 + "t" * (longest - 10) for letter in "ab"]
