@@ -131,6 +131,10 @@ class Dialect:
         same = [column == value for column, value in zip(columns, values, strict=True)]
         return sa.or_(*(sa.and_(*same[:index], larger[index]) for index in range(len(larger))))
 
+    def as_compared(self, column: Expression) -> Expression:
+        """A column as ORDER BY needs it, so that it sorts as `<` and `>` compare it."""
+        return column
+
     def with_values(self, columns: Expressions, values: Expressions) -> Condition:
         """`(columns) = (values)` for a search through an index that has the rows of these values in order.
 

@@ -31,6 +31,7 @@ CAPABILITIES: dict[str, tuple[str, frozenset[str]]] = {
     "swallowing triggers": ("triggers that swallow a write", frozenset({"postgres"})),
     "deferred constraints": ("constraints that are checked at the commit", frozenset({"postgres"})),
     "equal nulls": ("unique indexes in which NULL equals NULL", frozenset({"postgres"})),
+    "enum keys": ("keys of an ENUM", frozenset({"postgres", "mysql"})),
     "arrays": ("columns of arrays", frozenset({"postgres"})),
 }
 """What `backend.requires` knows, and the backends that have it."""

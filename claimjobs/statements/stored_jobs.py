@@ -119,12 +119,12 @@ def page(
     after: Sequence[Any] | None = None,
     order: Sequence[Column] = (),
 ) -> sa.Select[Any]:
-    """These columns of the next `limit` rows that meet all predicates, in this order (empty: of their keys), after a
-    row with the values `after` in it.
+    """These columns of the next `limit` rows that have a key and meet all predicates, in this order (empty: of their
+    keys), after a row with the values `after` in it.
     """
-    by = order or roles.key
+    by = [dialect.as_compared(column) for column in order or roles.key]
     is_after = () if after is None else (dialect.after_values(by, after),)
-    return sa.select(*columns).where(*where, *is_after).order_by(*by).limit(LIMIT)
+    return sa.select(*columns).where(*roles.has_key, *where, *is_after).order_by(*by).limit(LIMIT)
 
 
 def chosen(roles: ColumnRoles, dialect: Dialect, columns: Sequence[Any], where: Predicates) -> sa.Select[Any]:
@@ -134,9 +134,9 @@ def chosen(roles: ColumnRoles, dialect: Dialect, columns: Sequence[Any], where: 
 
 
 def count(roles: ColumnRoles, where: Predicates, most: int | None = None) -> sa.Select[Any]:
-    """How many rows meet all predicates; not more than `most` are counted."""
-    rows: sa.Select[Any] = sa.select(sa.literal_column("1")).select_from(roles.table).where(*where).limit(most)
-    return sa.select(sa.func.count()).select_from(rows.subquery())
+    """How many rows have a key and meet all predicates; not more than `most` are counted."""
+    rows: sa.Select[Any] = sa.select(sa.literal_column("1")).select_from(roles.table)
+    return sa.select(sa.func.count()).select_from(rows.where(*roles.has_key, *where).limit(most).subquery())
 
 
 def last_keys(

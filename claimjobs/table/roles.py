@@ -82,8 +82,12 @@ class ColumnRoles:
 
     def due(self, now: sa.ColumnElement[Any]) -> sa.ColumnElement[bool]:
         """The predicate of a row whose job may be claimed at the instant `now`, if it is `in_no_claim_row`."""
-        named = [column.is_not(None) for column in self.key if column.nullable]
-        return sa.and_(self.state.row_says(UNCLAIMED), self.run_at_passed(now), *named)
+        return sa.and_(self.state.row_says(UNCLAIMED), self.run_at_passed(now), *self.has_key)
+
+    @property
+    def has_key(self) -> Sequence[sa.ColumnElement[bool]]:
+        """The predicates of a row that no column of its key leaves out, as one may that can be NULL."""
+        return [column.is_not(None) for column in self.key if column.nullable]
 
     @property
     def in_no_claim_row(self) -> sa.ColumnElement[bool]:

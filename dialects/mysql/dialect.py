@@ -102,6 +102,11 @@ class MySQL(Dialect):
     interrupts = True
     reads_that_lock = frozenset({"SERIALIZABLE"})
 
+    def as_compared(self, column: Expression) -> Expression:
+        # An ENUM is sorted by the number of its value, and compared as a text.
+        is_enum = isinstance(stored_type(column.type, _HERE), sa.Enum)
+        return sa.func.concat(column, type_=column.type) if is_enum else column
+
     # `skips_duplicates` is false: INSERT IGNORE and ON DUPLICATE KEY UPDATE name no key. They would take any other
     # error of the row, or another unique key, for the duplicate.
 

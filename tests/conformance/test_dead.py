@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import sqlalchemy as sa
 
-from claimjobs import Queue, job_table
+from claimjobs import Columns, Queue, job_table
 from claimjobs.admin import stored_jobs
 from claimjobs.errors import BadArgument, BadPredicate
 from claimjobs.table.definitions import article_table
@@ -23,6 +23,13 @@ PAIRS = job_table(
     "pairs",
     sa.MetaData(),
     sa.Column("region", sa.String(8), primary_key=True),
+    sa.Column("number", sa.Integer, primary_key=True, autoincrement=False),
+)
+
+LEVELS = job_table(
+    "levels",
+    sa.MetaData(),
+    sa.Column("level", sa.Enum("low", "high", name="level"), primary_key=True),
     sa.Column("number", sa.Integer, primary_key=True, autoincrement=False),
 )
 
@@ -278,6 +285,26 @@ def test_keys_of_several_columns(backend: Backend, small_chunks: int) -> None:
     assert queue.jobs.drop() == 3
     left = {(row["region"], row["number"]): row["status"] for row in backend.rows(PAIRS)}
     assert left == dict.fromkeys([*keys[:4], ("us", 0)], "unclaimed")
+
+
+@pytest.mark.requires("enum keys")
+def test_a_key_that_begins_with_an_enum_is_read_in_pages(backend: Backend, small_chunks: int) -> None:
+    """MySQL sorts one by the number of its value, and compares it as a text."""
+    queue = backend.queue(LEVELS)
+    keys = [{"level": level, "number": number} for level in ("low", "high") for number in range(small_chunks + 1)]
+    backend.insert(LEVELS, [{**key, "status": "dead"} for key in keys])
+    assert len(list(dead_jobs(queue))) == queue.jobs.count(state="dead") == len(keys)
+    assert queue.jobs.retry() == len(keys)
+
+
+def test_rows_without_a_key_are_no_jobs_of_a_list(backend: Backend, small_chunks: int) -> None:
+    backend.make()
+    backend.run("CREATE TABLE coupons (code VARCHAR(20) UNIQUE, status VARCHAR(16), owner_id INT)")
+    rows = ", ".join(f"({code}, 'dead', NULL)" for code in (*["NULL"] * (small_chunks + 1), "'a'", "'b'"))
+    backend.run(f"INSERT INTO coupons VALUES {rows}")
+    queue = backend.bare_queue("coupons", columns=Columns(key="code"))
+    assert [stored.key for stored in queue.jobs.list()] == ["a", "b"]
+    assert queue.jobs.count() == queue.jobs.retry() == 2
 
 
 def test_keys_that_are_uuids(backend: Backend, small_chunks: int) -> None:
