@@ -224,7 +224,9 @@ def _alive(roles: ColumnRoles, dialect: Dialect, owners: sa.Table, settled: sa.C
     count = sa.select(sa.func.count().label(SETTLED)).select_from(settled).subquery("count").c[SETTLED]
     is_short = count < MEANT
     keys = [settled.c[column.key] for column in roles.key]
-    arrays = [sa.case((is_short, dialect.array(key))).label(SETTLED_KEY.format(i)) for i, key in enumerate(keys)]
+    # Of a domain the array is one, too, and no driver knows the type of its values.
+    plain = [sa.cast(dialect.array(key), sa.ARRAY(key.type)) for key in keys]
+    arrays = [sa.case((is_short, array)).label(SETTLED_KEY.format(i)) for i, array in enumerate(plain)]
     return _once(sa.select(sa.case((is_alive, count), else_=-1 - count).label(SETTLED), *arrays), "claimjobs_alive")
 
 

@@ -90,9 +90,16 @@ def columns_in_database(connection: sa.Connection, table: sa.Table) -> dict[str,
     except TypeError as error:
         step = "move it to a table of its own, or upgrade SQLAlchemy"
         raise NotClaimable(table.fullname, f"has a column that SQLAlchemy cannot read ({error})", step) from error
-    for column in found:
+    domains: list[Any] = [column for column in found if hasattr(column["type"], "data_type")]
+    lengths = _said(connection, table, "character_maximum_length") if domains else {}
+    for column in domains:
         while (type_ := getattr(column["type"], "data_type", None)) is not None:  # a domain may be over another one
             column["type"] = type_
+        type_ = column["type"]
+        if (length := lengths.get(column["name"])) is not None:  # SQLAlchemy does not read it
+            type_.length = length
+        if getattr(type_, "collation", None) == "default":  # of the database, as that of a column without a domain
+            type_.collation = None
     return {column["name"]: column for column in found}
 
 
@@ -100,16 +107,21 @@ def types_with_collations(connection: sa.Connection, table: sa.Table) -> dict[st
     """The types of the columns in the database, each a copy. Reflection returns the collation of a text only if it is
     not the table's default.
     """
-    there = sa.table("columns", *map(sa.column, ("table_schema", "table_name")), schema="information_schema")
-    schema = table.schema or inspector_of(connection).default_schema_name
-    asked: Any = sa.select(sa.column("column_name").label("name"), sa.column("collation_name").label("collation"))
-    of_table = (there.c.table_schema == schema, there.c.table_name == table.name)
-    collations = {row.name: row.collation for row in connection.execute(asked.select_from(there).where(*of_table))}
+    collations = _said(connection, table, "collation_name")
     types = {name: copy.copy(column["type"]) for name, column in columns_in_database(connection, table).items()}
     for name, type_ in types.items():
         if isinstance(type_, sa.String) and collations.get(name) is not None:
             type_.collation = collations[name]
     return types
+
+
+def _said(connection: sa.Connection, table: sa.Table, what: str) -> dict[str, Any]:
+    """This column of information_schema.columns, for each column of the table."""
+    there = sa.table("columns", *map(sa.column, ("table_schema", "table_name")), schema="information_schema")
+    schema = table.schema or inspector_of(connection).default_schema_name
+    asked: Any = sa.select(sa.column("column_name").label("name"), sa.column(what).label("said"))
+    of_table = (there.c.table_schema == schema, there.c.table_name == table.name)
+    return {row.name: row.said for row in connection.execute(asked.select_from(there).where(*of_table))}
 
 
 def as_stored(

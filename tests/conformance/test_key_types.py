@@ -15,7 +15,7 @@ import pytest
 import sqlalchemy as sa
 from sqlalchemy.dialects import mysql
 
-from claimjobs import Batch, PerKey, job_table, key_tables, make, side_car_tables, tables_for
+from claimjobs import Batch, Job, PerKey, job_table, key_tables, make, side_car_tables, tables_for
 from claimjobs.errors import KeyUnfit
 from tests.backends import Backend
 from tests.conformance.jobs import jobs
@@ -205,6 +205,41 @@ def test_a_key_that_is_described_by_a_narrower_type_is_compared_as_it_is_stored(
             batch.done()
     assert not queue.claim(9)
     assert (queue.report.done, backend.rows()) == (4, [])
+
+
+DOMAINS = {
+    "CHAR(9)": [f"'abcdefgh{n}'" for n in range(4)],
+    "VARCHAR(9)": [f"'abcdefgh{n}'" for n in range(4)],
+    "BIT(8)": [f"B'110101{n:02b}'" for n in range(4)],
+    "NUMERIC(20, 2)": ["1.25", "2.5", "3", "4"],
+    "BIGINT": ["1", "2", "3", "4"],
+}
+
+
+@KINDS
+@pytest.mark.parametrize("over", DOMAINS)
+@pytest.mark.requires("schemas")
+def test_a_key_of_a_domain_is_a_key_of_its_type(backend: Backend, kind: dict[str, Any], over: str) -> None:
+    """Also where a settle returns the keys that it found."""
+    backend.make(
+        job_table("jobs", sa.MetaData(), sa.Column("code", sa.Text, primary_key=True), sa.Column("n", sa.Text))
+    )
+    backend.run(f"CREATE DOMAIN code AS {over}")
+    backend.run("ALTER TABLE jobs ALTER COLUMN code TYPE code USING NULL")
+    for n, value in enumerate(DOMAINS[over]):
+        backend.run(f"INSERT INTO jobs (code, n) VALUES ({value}, '{n}')".replace(":", "\\:"))
+    if "side_car" in kind:
+        make(backend.engine, side_car_tables(backend.engine, "jobs"))
+    queue = backend.bare_queue("jobs", **{"on_done": "delete", **kind})
+    lost: list[Job] = []
+    for batch in queue.batches(2, drain=True):
+        with batch:
+            if not kind and not lost:
+                backend.run("UPDATE jobs SET owner_id = 7 WHERE n = '0'")
+            batch.done()
+        lost += batch.lost
+    assert len(lost) == (0 if kind else 1)
+    assert (queue.report.done, len(backend.rows())) == (4 - len(lost), len(lost))
 
 
 # --- a key that each UPDATE changes ----------------------------------------------------------------------------
