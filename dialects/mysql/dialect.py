@@ -138,6 +138,12 @@ class MySQL(Dialect):
 
     # --- how rows are read -------------------------------------------------------------------------------
 
+    def readable(self, key: Expressions) -> Sequence[Condition]:
+        # MySQL refuses to compare an instant with the text of one that has no month or day. MariaDB does not.
+        instants = [column for column in key if isinstance(stored_type(column.type, _HERE), sa.DateTime)]
+        none: sa.ColumnElement[str] = sa.literal_column("'-00'")
+        return [sa.func.instr(sa.cast(column, sa.CHAR), none) == sa.literal_column("0") for column in instants]
+
     def from_text(self, column: sa.Column[Any]) -> Callable[[str], Any] | None:
         """PyMySQL makes each value in Python, however short it is, and parses a datetime with a regular expression: as
         much work as five other values (docs/decisions/0065 has the figures).
@@ -271,6 +277,9 @@ class MariaDB(MySQL):
     # Without FOR UPDATE OF, a locking read also locks the rows that its subqueries read.
     finds_and_locks_at_once = False
     has_lateral = False
+
+    def readable(self, key: Expressions) -> Sequence[Condition]:
+        return ()
 
     # Of a list of rows it finds none by a text with another character than ASCII, if the column's character set is not
     # Unicode: it does not convert the values of the list, as it does for one row, or for one column (10.11 was tried).

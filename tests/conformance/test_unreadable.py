@@ -177,6 +177,30 @@ def test_a_key_that_cannot_be_read_stops_no_other_job_and_is_told_once(
     assert backend.run(f"DELETE FROM days WHERE {predicate}".replace(":", chr(92) + ":")) == 4
 
 
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.requires("table collation")
+def test_a_zero_date_in_a_key_stops_no_other_job(backend: Backend, way: str, caplog: pytest.LogCaptureFixture) -> None:
+    """Where the server compares it with no text, its job is not claimed, and that is told."""
+    queue = spoiled(backend, **{**WAYS[way], "on_done": "delete"})
+    backend.run("DELETE FROM jobs WHERE d = '0000'")
+    backend.run("UPDATE jobs SET due = '2026-01-01' WHERE d <> '0001'")
+    with backend.engine.begin() as connection:
+        connection.exec_driver_sql("SET sql_mode = ''")
+        connection.exec_driver_sql("ALTER TABLE jobs MODIFY due DATETIME NOT NULL, MODIFY id BIGINT, DROP PRIMARY KEY")
+        connection.exec_driver_sql("ALTER TABLE jobs ADD PRIMARY KEY (id, due)")
+    backend.engine.dispose()
+    if "side_car" in WAYS[way]:
+        backend.run("DROP TABLE jobs_claims")
+        make(backend.engine, side_car_tables(backend.engine, "jobs"))
+    queue = backend.bare_queue(**{"on_done": "delete", **WAYS[way]})
+    for batch in queue.batches(2, drain=True):
+        with batch:
+            batch.done()
+    told = [record.getMessage() for record in caplog.records if "no claim takes 1 rows" in record.getMessage()]
+    assert (queue.report.done, len(left(backend))) in [(3, 0), (2, 1)]
+    assert len(told) == len(left(backend))
+
+
 def test_a_key_of_another_type_that_cannot_be_read_is_told_and_nothing_stays_claimed(backend: Backend) -> None:
     queue = days(backend, "DATERANGE", "[2026-01-01,2026-01-02)", "[2026-01-01,infinity)")
     with pytest.raises(KeyUnfit, match=r"'days'.*infinity"):
