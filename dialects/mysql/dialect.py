@@ -73,7 +73,7 @@ def _type(column: Expression) -> str:
 
 
 def _is_binary(column: Expression) -> bool:
-    return isinstance(stored_type(column.type, _HERE), sa.LargeBinary | sa.BINARY | sa.VARBINARY)
+    return isinstance(stored_type(column.type, _HERE), sa.types._Binary)
 
 
 class MySQL(Dialect):

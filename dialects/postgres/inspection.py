@@ -171,6 +171,7 @@ class PostgresTableRules(TableRules):
         *(postgresql.INET, postgresql.CIDR, postgresql.MACADDR, postgresql.MACADDR8),
         *(postgresql.OID, postgresql.BIT, postgresql.ranges.AbstractRange),
     )
+    inexact_types = (*TableRules.inexact_types, postgresql.ranges.AbstractMultiRange)  # its values are lists: no keys
 
     location_of = sa.text(
         "SELECT nspname, relname, nspname IS NOT DISTINCT FROM current_schema() FROM pg_class JOIN pg_namespace "

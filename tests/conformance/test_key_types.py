@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 import sqlalchemy as sa
-from sqlalchemy.dialects import mysql
+from sqlalchemy.dialects import mysql, postgresql
 
 from claimjobs import Batch, Job, PerKey, job_table, key_tables, make, side_car_tables, tables_for
 from claimjobs.errors import KeyUnfit
@@ -240,6 +240,31 @@ def test_a_key_of_a_domain_is_a_key_of_its_type(backend: Backend, kind: dict[str
         lost += batch.lost
     assert len(lost) == (0 if kind else 1)
     assert (queue.report.done, len(backend.rows())) == (4 - len(lost), len(lost))
+
+
+@pytest.mark.parametrize("claims", ["rows", "batches"])
+@pytest.mark.requires("table collation")
+def test_a_job_with_a_key_of_a_blob_is_held_once(backend: Backend, claims: str) -> None:
+    backend.run(
+        "CREATE TABLE jobs (code TINYBLOB NOT NULL, status VARCHAR(16) NOT NULL DEFAULT 'unclaimed', "
+        "owner_id INTEGER, PRIMARY KEY (code(20)))"
+    )
+    make(backend.engine, [table for table in tables_for("jobs") if table.name != "jobs"])
+    backend.run("INSERT INTO jobs (code) VALUES (x'00'), (x'ff'), (x'616263')")
+    queue = backend.bare_queue("jobs", claims=claims, on_done="delete")
+    first, second = queue.claim(2), queue.claim(9)
+    assert {job.key for job in (*first.jobs, *second.jobs)} == {b"\0", b"\xff", b"abc"}
+    for batch in (first, second):
+        with batch:
+            batch.done()
+    assert (queue.report.done, backend.rows()) == (3, [])
+
+
+@pytest.mark.requires("schemas")
+def test_a_key_of_several_ranges_is_refused(backend: Backend) -> None:
+    """Before version 14 the server has no such type."""
+    assert not backend.dialect.table_rules.finds_again(postgresql.INT4MULTIRANGE())
+    assert backend.dialect.table_rules.finds_again(postgresql.INT4RANGE())
 
 
 # --- a key that each UPDATE changes ----------------------------------------------------------------------------
