@@ -258,7 +258,6 @@ def test_what_list_prints_the_others_read(anywhere: Backend, models: Any) -> Non
         assert dead(anywhere, "retry", "--table", name, *texts) == Ended(exits.OK, "2\n", "")
 
 
-@pytest.mark.each_value("server", "each takes other texts for one key")
 def test_an_id_in_another_spelling_is_that_job(database: Backend) -> None:
     """A CHAR of Postgres is filled with blanks; most collations of MySQL take `AB` for `ab`."""
     database.make()
