@@ -80,12 +80,12 @@ def require_finished(result: Any, name: str) -> None:
 
 CALLS: Final = 10
 """How many threads of one event loop enqueue at once: fewer than an engine of SQLAlchemy has connections."""
-_PLACES: Final[WeakKeyDictionary[asyncio.AbstractEventLoop, asyncio.Semaphore]] = WeakKeyDictionary()
+_SLOTS: Final[WeakKeyDictionary[asyncio.AbstractEventLoop, asyncio.Semaphore]] = WeakKeyDictionary()
 
 
-def place() -> asyncio.Semaphore:
-    """A place among the CALLS of the running event loop. A task that waits for one can be cancelled."""
-    return _PLACES.setdefault(asyncio.get_running_loop(), asyncio.Semaphore(CALLS))
+def enqueue_slot() -> asyncio.Semaphore:
+    """One of the CALLS slots of the running event loop. A task that waits for one can be cancelled."""
+    return _SLOTS.setdefault(asyncio.get_running_loop(), asyncio.Semaphore(CALLS))
 
 
 async def in_thread(

@@ -16,7 +16,7 @@ import sqlalchemy as sa
 
 from claimjobs import tracing
 from claimjobs.batch.batch import Batch
-from claimjobs.callables import in_thread, place
+from claimjobs.callables import enqueue_slot, in_thread
 from claimjobs.claim.locking import Locking
 from claimjobs.control import Control
 from claimjobs.database.connect import engine_of
@@ -212,7 +212,7 @@ class Queue(QueueOperations):
         """
         how: dict[str, Any] = {"on_bad": on_bad, "unique": unique, "on_duplicate": on_duplicate}
         if connection is None:
-            async with place():
+            async with enqueue_slot():
                 return await in_thread(partial(self.enqueue, rows, **how))
         if not hasattr(connection, "run_sync"):
             connection_in(connection)  # raises for what is no connection

@@ -154,7 +154,10 @@ def _as_wide(described: Any, there: Any, here: sa.Dialect) -> Any:
     if any(isinstance(type_, sa.Enum | sa.Float) for type_ in (found, there)):
         return described
     alike = any(isinstance(found, kind) and isinstance(there, kind) for kind in WIDTHS)
-    return there if alike and found.python_type is there.python_type else described
+    if not alike or found.python_type is not there.python_type:
+        return described
+    # For how many digits are shown nothing is to be converted.
+    return there.adapt(type(there), display_width=None) if hasattr(there, "display_width") else there
 
 
 # --- what a user gives ---------------------------------------------------------------------------------------
