@@ -130,9 +130,13 @@ def _holds(ours: Type, theirs: Type, connection: sa.Connection) -> bool:
     if isinstance(ours, sa.Integer) and isinstance(theirs, sa.Integer):
         (low, high), (lowest, highest) = map(integer_range, (ours, theirs))
         return low <= lowest and highest <= high
-    texts = [type_ for type_ in (ours, theirs) if isinstance(type_, sa.String) and not isinstance(type_, sa.Enum)]
+    texts = [type_ for type_ in (ours, theirs) if isinstance(type_, sa.String)]
     if len(texts) == 2 and texts[0].collation == texts[1].collation:
-        return (texts[0].length or math.inf) >= (texts[1].length or math.inf)
+        enums = [getattr(text, "enums", None) for text in texts]
+        if enums == [None, None]:
+            return (texts[0].length or math.inf) >= (texts[1].length or math.inf)
+        if texts[0].collation is not None:  # a collation is of one character set, which reflection may name or not
+            return enums[0] == enums[1]
     return _shown(ours, connection) == _shown(theirs, connection)
 
 
