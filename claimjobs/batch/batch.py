@@ -16,9 +16,9 @@ from claimjobs.batch.hold import Hold, NextClaim
 from claimjobs.callables import in_thread
 from claimjobs.claim.strategy import ClaimResult
 from claimjobs.database.clock import DatabaseClock, in_seconds
-from claimjobs.dialects import Key
+from claimjobs.dialects import Key, dialect_of
 from claimjobs.errors import BatchMisused, BatchRolledBack, Fail, OutcomeRefused, Unreadable
-from claimjobs.job import Job, entry_of, values_of
+from claimjobs.job import Job, entry_of
 from claimjobs.key_text import key_in_message, text_of
 from claimjobs.options import Retry, bounded
 from claimjobs.report import Report
@@ -448,10 +448,10 @@ def instances(session: Session, entity: type[Any], roles: ColumnRoles, jobs: Seq
     mapper = sa.inspect(entity)
     column_of = {column.name: column for column in mapper.local_table.columns}
     names = [mapper.get_property_by_column(column_of[name]).key for name in roles.key_names]
-    columns = [getattr(entity, name) for name in names]
+    columns = [sa.type_coerce(getattr(entity, name), part.type) for name, part in zip(names, roles.key, strict=True)]
     keys = [job.key for job in jobs]
-    each = (sa.and_(*(column == part for column, part in zip(columns, values_of(key), strict=True))) for key in keys)
-    chosen = columns[0].in_(keys) if len(columns) == 1 else sa.or_(*each)  # a list of rows misses texts somewhere
+    dialect = dialect_of(session.connection(bind_arguments={"mapper": mapper}))  # the session may have another engine
+    chosen = dialect.listed(columns, sa.bindparam("claimjobs_keys", keys, expanding=True))
     statement = sa.select(entity).where(chosen).execution_options(populate_existing=True)
     found = {_key(instance, names): instance for instance in session.scalars(statement).unique()}
     gone = [key for key in keys if key not in found]

@@ -58,6 +58,16 @@ class Letter(Mail):
     __mapper_args__ = {"polymorphic_identity": "letter"}  # noqa: RUF012
 
 
+class Sale(Base):
+    """Only the table says which character set its texts have."""
+
+    __tablename__ = "sales"
+    __claimjobs__ = Columns(status=None, owner_id="worker")
+    city: Mapped[str] = mapped_column(sa.String(20), primary_key=True)
+    nr: Mapped[int] = mapped_column(primary_key=True, autoincrement=False)
+    worker: Mapped[int | None]
+
+
 @pytest.fixture
 def orders(backend: Backend) -> None:
     backend.make()
@@ -129,3 +139,14 @@ def test_a_class_with_some_rows_of_its_table_is_refused_and_its_base_with_a_pred
         batch.done()
     with Session(backend.engine) as session:
         assert session.scalars(sa.select(Task.id)).all() == [2]
+
+
+@pytest.mark.mariadb("it converts no text of such a list to the character set of its column")
+def test_they_are_found_by_texts_of_another_character_set(backend: Backend) -> None:
+    backend.make()
+    latin = " CHARACTER SET latin1" if backend.has("table collation") else ""
+    backend.run(f"CREATE TABLE sales (city VARCHAR(20), nr INT, worker INT, PRIMARY KEY (city, nr)){latin}")
+    backend.run("INSERT INTO sales (city, nr) VALUES ('Köln', 1), ('Würzburg', 2)")
+    queue = backend.bare_queue(Sale, claims="batches", on_done="delete")
+    with queue.claim() as batch, Session(backend.engine) as session:
+        assert [(sale.city, sale.nr) for sale in batch.instances(session)] == [("Köln", 1), ("Würzburg", 2)]
