@@ -18,13 +18,19 @@ class WatchesHangs(Protocol):
     on_hang: Callable[[], None]
 
 
+class Ends(Protocol):
+    """A loop that can be ended before the other loops of its queue."""
+
+    is_over: bool
+
+
 class _Here(threading.local):
     """What a control knows of each thread."""
 
     wake: object = None
     """The last wake that it has cleared: none takes one from another thread, which is about to wait."""
-    is_over: Callable[[], bool] = bool
-    """Whether the loop is over to which it belongs; by default it belongs to none, and this is False."""
+    loop: Ends | None = None
+    """The loop to which it belongs, if it belongs to one."""
 
 
 class Control:
@@ -58,11 +64,12 @@ class Control:
     @property
     def stopping(self) -> bool:
         """Whether `stop` was called, or the loop is over to which this thread belongs."""
-        return self.stopped or self._here.is_over()
+        loop = self._here.loop
+        return self.stopped or (loop is not None and loop.is_over)
 
-    def follow(self, is_over: Callable[[], bool]) -> None:
-        """From now on this thread belongs to one loop, which `is_over` before the others if it is ended alone."""
-        self._here.is_over = is_over
+    def follow(self, loop: Ends) -> None:
+        """From now on this thread belongs to this loop alone: if that is over, it stops."""
+        self._here.loop = loop
 
     def stop(self) -> None:
         """End after the present batch."""

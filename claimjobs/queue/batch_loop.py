@@ -86,18 +86,19 @@ class BatchLoop:
         self._size, self._where = size, where
         self._drain, self._poll, self._kept_alive = drain, poll, kept_alive
         self._next_claim: NextClaim | None = None
-        self._is_over = False
+        self.is_over = False
+        """Whether `end` was called."""
         self._idleness = IdleBackoff(poll, math.inf if idle is None else idle)
 
     def own_thread(self) -> None:
         """Let this thread belong to this loop, which `end` then ends as `stop` does."""
-        self._control.follow(lambda: self._is_over)
+        self._control.follow(self)
 
     def end(self) -> None:
         """End this loop alone, in any thread; it has a thread of its own. The caller gets no batch any more: one that
         is being claimed is released when the generator is closed.
         """
-        self._is_over = True
+        self.is_over = True
         self._control.wake()
 
     def __iter__(self) -> Generator[Batch, None, None]:
@@ -119,7 +120,7 @@ class BatchLoop:
                 try:
                     yield batch
                 except GeneratorExit:
-                    if self._is_over:  # whoever called `end` does not get it
+                    if self.is_over:  # whoever called `end` does not get it
                         with contextlib.suppress(ClaimjobsError, sa.exc.SQLAlchemyError):  # else it is released later
                             batch.settle()
                     raise
