@@ -317,7 +317,7 @@ def run(settings: dict[str, Any]) -> None:
             print(json.dumps({"socket": keeper.join()}), flush=True)  # noqa: T201 - the answer
         except (Problem, OSError) as problem:
             print(json.dumps({"error": str(problem)}), flush=True)  # noqa: T201 - the answer
-    sys.stdin.read()
+    sys.stdin.readline()  # the command says that it ends, or has ended
     try:
         keeper.leave()
     except (Problem, OSError) as problem:

@@ -15,7 +15,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Final
 
@@ -179,6 +179,10 @@ def _kept(folder: Path, programs: Path, say: Callable[[str], None], *, is_tempor
             yield url.render_as_string(hide_password=False)
         finally:
             if process.stdin:
+                # A line, and not the end of the pipe alone: a forked process that goes on has the pipe open, too.
+                with suppress(BrokenPipeError):
+                    process.stdin.write(b"\n")
+                    process.stdin.flush()
                 process.stdin.close()
             if left := _said(process).get("left"):
                 say(f"the embedded Postgres may run on: {left}")

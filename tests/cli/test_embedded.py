@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import multiprocessing
 import os
 import pwd
 import shutil
@@ -191,6 +192,16 @@ def test_a_command_that_is_killed_while_the_server_starts_leaves_nothing(data: P
         wait_for(lambda: keepers(data), "a keeper")
         process.kill()
     gone(data)
+
+
+def test_a_forked_process_that_goes_on_does_not_keep_the_server(data: Path) -> None:
+    """It has a copy of the pipe that tells the keeper of the end."""
+    child = multiprocessing.get_context("fork").Process(target=signal.pause, daemon=True)
+    with embedded.running(lambda _: None):
+        child.start()
+    assert not [found for found in processes(data) if not found.startswith(f"{child.pid} ")]
+    child.kill()
+    child.join()
 
 
 def test_ctrl_c_is_not_for_the_server(data: Path) -> None:
