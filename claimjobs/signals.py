@@ -112,12 +112,35 @@ def handle(number: int, react: Callable[[int], None]) -> Any:
     return former
 
 
+class _Fork(threading.local):
+    """The signals that were blocked before a fork of this thread."""
+
+    blocked: Iterable[int] = ()
+
+
+_fork = _Fork()
+
+
+def _block_before_fork() -> None:
+    """A signal for the child waits for the handlers of the child: with ours it would be lost."""
+    _fork.blocked = signal.pthread_sigmask(signal.SIG_BLOCK, _before)
+
+
+def _unblock_after_fork() -> None:
+    _shield.depth += 1  # what is raised here is lost: a `Cancelled` waits for the end of the next transaction
+    try:
+        signal.pthread_sigmask(signal.SIG_SETMASK, _fork.blocked)
+    finally:
+        _shield.depth -= 1
+
+
 def _forget_in_child() -> None:
     while _before:
         signal.signal(*_before.popitem())
+    _unblock_after_fork()
 
 
-os.register_at_fork(after_in_child=_forget_in_child)
+os.register_at_fork(before=_block_before_fork, after_in_parent=_unblock_after_fork, after_in_child=_forget_in_child)
 
 
 @contextmanager

@@ -137,6 +137,16 @@ def test_a_forked_process_has_the_signal_handlers_from_before(leave: bool) -> No
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
 
 
+def test_a_signal_right_after_the_fork_ends_the_forked_process() -> None:
+    """As that of a `multiprocessing.Pool` which ends as soon as it has begun."""
+    with stop_on_signals(Told()):
+        child = os.fork()
+        if not child:
+            os._exit(0 if signal.sigtimedwait((), 120) is None else 1)
+        os.kill(child, signal.SIGTERM)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == -signal.SIGTERM
+
+
 def test_a_cancel_of_somebody_else_goes_on_its_way_in_asyncio() -> None:
     async def work(*, signals: int) -> None:
         with stop_on_signals(Told()):
