@@ -57,14 +57,12 @@ class CrossedFork(ClaimjobsError):
 
     def __init__(self) -> None:
         super().__init__(
-            "this Queue, or its Replica, was made in another process, and its connection must not be shared: "
-            "make a Queue in each process, with a Replica of its own (and start processes with `spawn`)"
+            "this Queue, or its Replica, was made in another process: make a Queue in each process, with a Replica of "
+            "its own (and start processes with `spawn`)"
         )
 
 
-FOLDER_GONE: Final = (
-    "the working folder was deleted, so no process can be started in it: choose one that exists, and start again"
-)
+FOLDER_GONE: Final = "the working folder was deleted, so no process starts in it: start again in one that exists"
 
 
 class ReferenceNotFound(ClaimjobsError):
@@ -470,6 +468,7 @@ class BatchMisused(ClaimjobsError):
 class Fail(Exception):
     """A handler raises it to say how its job failed; `retry=False`: it is dead at once. No error of claimjobs."""
 
+    __reduce__ = ClaimjobsError.__reduce__
     retry_in: float | None = None
     """Seconds until the job runs again; None: after its back-off."""
 

@@ -121,11 +121,14 @@ def test_a_row_that_does_not_fit_can_be_asked_for_its_number() -> None:
         errors.CrossedFork(),
         errors.TableMissing("x"),
         errors.BadArgument("no number: give one"),
+        errors.Fail("refused", retry=False),
+        errors.RetryLater(60, "429 Too Many Requests"),
     ],
     ids=lambda error: type(error).__name__,
 )
 def test_an_error_survives_the_way_to_another_process(error: Exception) -> None:
-    assert str(pickle.loads(pickle.dumps(error))) == str(error)
+    arrived = pickle.loads(pickle.dumps(error))
+    assert (str(arrived), vars(arrived)) == (str(error), vars(error))
 
 
 def test_a_command_that_is_suggested_is_quoted_for_a_shell() -> None:
