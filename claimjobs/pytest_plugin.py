@@ -37,16 +37,17 @@ def claimjobs_database(claimjobs_server: str, monkeypatch: pytest.MonkeyPatch) -
     from claimjobs.dialects import dialect_named_by  # noqa: PLC0415
 
     engine, name = engine_of(claimjobs_server), f"claimjobs_test_{secrets.token_hex(6)}"
-    admin = engine.execution_options(isolation_level="AUTOCOMMIT")
     try:
-        with connected(admin) as connection:
+        with connected(engine) as connection:
+            connection.execution_options(isolation_level="AUTOCOMMIT")
             connection.exec_driver_sql(f"CREATE DATABASE {engine.dialect.identifier_preparer.quote(name)}")
         try:
             url = parse(claimjobs_server).set(database=name).render_as_string(hide_password=False)
             monkeypatch.setenv("CLAIMJOBS_URL", url)
             yield url
         finally:
-            with connected(admin) as connection:  # with the sessions in it
+            with connected(engine) as connection:  # with the sessions in it
+                connection.execution_options(isolation_level="AUTOCOMMIT")
                 dialect_named_by(engine).sessions.drop_database(connection, name)
     finally:
         engine.dispose()

@@ -167,7 +167,7 @@ def _ending(handler: Callable[..., Any], ends: list[BaseException], queue: Queue
 def _queue_of_run(queue: Queue, connection: CallersTransaction | None, clock: Clock | None) -> Queue:
     """A Queue for this run alone: to stop it stops no Queue of the caller's, and one that was stopped is worked off."""
     chosen = _chosen(queue, connection, clock)
-    bind = queue.engine if connection is None else engine_within(connection_in(connection, IF_ASYNC))
+    bind = queue.engine if connection is None else engine_within(connection_in(connection, chosen.table, IF_ASYNC))
     if isinstance(connection, Session | scoped_session):
         connection.flush()  # the claim is sent by an engine, which does not know what the Session has not written yet
     given = {option: value for option, value in vars(chosen).items() if option not in ("hooks", "also_writes")}

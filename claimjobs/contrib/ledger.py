@@ -70,7 +70,7 @@ class Ledger:
         BadArgument for a connection in AUTOCOMMIT and for an object that is no Connection or Session, UnfitTable
         without the table, or UnknownDatabase.
         """
-        used = connection_in(connection)
+        used = connection_in(connection, self._table)
         require_known(used.dialect.name)
         parts = [same_text(part) for part in values_of(job.key if isinstance(job, Job) else job)]
         digest = hashlib.sha256(json.dumps([self.queue, *parts]).encode()).hexdigest()

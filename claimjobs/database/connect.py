@@ -12,6 +12,7 @@ import sqlalchemy as sa
 
 from claimjobs.database.error_translation import raised_as_sqlalchemy_does, reason
 from claimjobs.database.masking import is_secret, masked
+from claimjobs.database.transactions import commits_by_itself
 from claimjobs.dialects import DIALECTS, DRIVERS, Dialect, dialect_named_by, dialect_of
 from claimjobs.dialects import error_codes as kinds
 from claimjobs.dialects.error_codes import READ_ONLY
@@ -224,11 +225,13 @@ def dotted(version: tuple[int, ...]) -> str:
 
 @contextmanager
 def connected(engine: sa.Engine) -> Iterator[sa.Connection]:
-    """A connection for a `with` block. Raises ConnectionFailed, and SettingUnfit for a statement that a setting of the
-    session refuses."""
+    """A connection for a `with` block, with transactions, also if those of the engine are in autocommit. Raises
+    ConnectionFailed, and SettingUnfit for a statement that a setting of the session refuses."""
     connection = open_connection(engine)
     try:
         with raised_as_sqlalchemy_does(connection):
+            if commits_by_itself(connection, unknown=False):
+                connection.execution_options(isolation_level=dialect_named_by(engine).isolation)
             yield connection
     except sa.exc.DBAPIError as error:
         errors = dialect_named_by(engine).errors

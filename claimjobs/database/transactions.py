@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 import sqlalchemy as sa
 
+from claimjobs.database.error_translation import reason
 from claimjobs.dialects import Dialect
 from claimjobs.errors import BadArgument
 
@@ -28,13 +29,15 @@ TAKEN = "give a Connection or a Session of SQLAlchemy (`enqueue` without one com
 ASYNC = "await `Queue.aenqueue`, or call this in `await {0}.run_sync(lambda sync: ...)`, with `sync` in place of `{0}`"
 
 
-def connection_in(given: Any, if_async: str = ASYNC) -> sa.Connection:
+def connection_in(given: Any, table: Any, if_async: str = ASYNC) -> sa.Connection:
     """The connection whose transaction a caller means, who commits it. Sends nothing. Raises BadArgument, with the next
     step `if_async` if that is asynchronous.
 
+    `table`: a Table, a mapped class or a name. A Session may have another engine for it than for the rest.
+
     An object is asked what it is, not whether a call of its methods raises: those of an AsyncSession return coroutines.
     """
-    connection = given if isinstance(given, sa.Connection) else _connection_of_session(given)
+    connection = given if isinstance(given, sa.Connection) else _connection_of_session(given, table)
     if not isinstance(connection, sa.Connection):
         kind = given if isinstance(given, type) else type(given)
         what = f"{'the class' if kind is given else 'an object of'} {kind.__module__}.{kind.__qualname__}"
@@ -48,13 +51,21 @@ def connection_in(given: Any, if_async: str = ASYNC) -> sa.Connection:
     raise BadArgument(f"rows are written in a transaction that you commit, and {what} has none: {step}")
 
 
-def _connection_of_session(given: Any) -> Any:
+def _connection_of_session(given: Any, table: Any) -> Any:
     # The ORM is a sixth of what a consumer would import at its start. Whoever has a Session has imported it.
     from sqlalchemy.orm import Session, scoped_session  # noqa: PLC0415
 
     if isinstance(given, scoped_session):
         given = given()
-    return given.connection() if isinstance(given, Session) else given
+    if not isinstance(given, Session):
+        return given
+    meant = {} if isinstance(table, str) else {"mapper" if isinstance(table, type) else "clause": table}
+    try:
+        return given.connection(bind_arguments=meant)
+    except sa.exc.UnboundExecutionError as error:
+        raise BadArgument(
+            f"the Session has no engine for table {table!r}: give a Connection ({reason(error)})"
+        ) from error
 
 
 @contextlib.contextmanager

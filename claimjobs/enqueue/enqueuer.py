@@ -19,9 +19,7 @@ from claimjobs.database.connection import FIRST_PAUSE, LONGEST_PAUSE
 from claimjobs.database.error_translation import raised_as_sqlalchemy_does, reason
 from claimjobs.database.statement_size import check_size, size_of
 from claimjobs.database.transactions import (
-    CallersTransaction,
     commits_by_itself,
-    connection_in,
     in_utc,
     isolation_of,
     savepoint,
@@ -73,7 +71,7 @@ class Enqueuer:
     def enqueue(
         self,
         rows: Rows,
-        caller: CallersTransaction | None,
+        caller: sa.Connection | None,
         *,
         on_bad: OnBad | None,
         unique: tuple[str, ...],
@@ -91,9 +89,8 @@ class Enqueuer:
         several = self._with_trace_context([rows] if isinstance(rows, Mapping) else rows)
         insert = Insert(self.roles, self._dialect, on_bad)
         if caller is not None:
-            connection = connection_in(caller)
-            count = insert.run(connection, several, self._key(connection, unique, on_duplicate))
-            self.notifier.wake_after_commit(connection, count, inserted=on_duplicate == "skip")
+            count = insert.run(caller, several, self._key(caller, unique, on_duplicate))
+            self.notifier.wake_after_commit(caller, count, inserted=on_duplicate == "skip")
             return count
         if not unique:
             return self._insert_and_commit(insert, several, unique, on_duplicate)

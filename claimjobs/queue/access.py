@@ -16,7 +16,7 @@ from claimjobs.control import Control
 from claimjobs.database.connect import connected
 from claimjobs.database.connection import Connector
 from claimjobs.database.session_sharing import require_session_lock
-from claimjobs.database.transactions import commits_by_itself, in_utc
+from claimjobs.database.transactions import in_utc
 from claimjobs.enqueue.enqueuer import Enqueuer
 from claimjobs.enqueue.notifier import Notifier
 from claimjobs.errors import BadArgument, CrossedFork, DoneUndecided
@@ -76,11 +76,8 @@ class Access:
     def connected_in_utc(self) -> Iterator[sa.Connection]:
         """A connection with a transaction in which the instants of this queue's table are in UTC."""
         dialect, depends = self.backend.dialect, self.backend.source.depend_on_zone
-        with connected(self.engine) as connection:
-            if commits_by_itself(connection, unknown=False):  # the engine's sessions are in autocommit
-                connection.execution_options(isolation_level=dialect.isolation)
-            with in_utc(connection, dialect, depends=depends):
-                yield connection
+        with connected(self.engine) as connection, in_utc(connection, dialect, depends=depends):
+            yield connection
 
     def check_connections(self) -> None:
         """Raise BadArgument if the engine gives a connection to a second user while the first one uses it, and

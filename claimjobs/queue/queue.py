@@ -187,12 +187,11 @@ class Queue(QueueOperations):
         must_work_when_called(on_bad, "on_bad")
         if on_duplicate != "skip":
             self.settings.require("on_duplicate")
+        caller = None if connection is None else connection_in(connection, self.settings.table)
         backend = self._access.backend
         names = (unique,) if isinstance(unique, str) and unique else tuple(unique)
         with backend.tables_in_use.naming_what_is_missing(), tracing.span("enqueue", backend.source.name):
-            count = self._access.enqueuer.enqueue(
-                rows, connection, on_bad=on_bad, unique=names, on_duplicate=on_duplicate
-            )
+            count = self._access.enqueuer.enqueue(rows, caller, on_bad=on_bad, unique=names, on_duplicate=on_duplicate)
         self.report.enqueued += count
         if self._consumer.made_hold is not None:
             self._consumer.made_hold.restart_from_head()
@@ -215,7 +214,7 @@ class Queue(QueueOperations):
             async with enqueue_slot():
                 return await in_thread(partial(self.enqueue, rows, **how))
         if not hasattr(connection, "run_sync"):
-            connection_in(connection)  # raises for what is no connection
+            connection_in(connection, self.settings.table)  # raises for what is no connection
             raise BadArgument("`aenqueue` was given no AsyncSession or AsyncConnection: give it one, or call `enqueue`")
         await in_thread(lambda: self._access.enqueuer)  # the first time it reads the table, by its own connection
         return await connection.run_sync(lambda sync: self.enqueue(rows, sync, **how))

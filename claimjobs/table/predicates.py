@@ -8,7 +8,7 @@ from typing import Any, Final, cast
 
 import sqlalchemy as sa
 from sqlalchemy.ext.compiler import compiles
-from sqlalchemy.sql import operators
+from sqlalchemy.sql import operators, roles
 from sqlalchemy.sql.elements import Grouping
 from sqlalchemy.sql.operators import custom_op
 from sqlalchemy.sql.visitors import iterate, replacement_traverse
@@ -19,10 +19,10 @@ from claimjobs.table.job_state import Column
 from claimjobs.table.roles import ColumnRoles
 
 Predicate = sa.ColumnElement[bool]
-Condition = Predicate | sa.TextClause | str
+Condition = roles.ExpressionElementRole[bool] | sa.TextClause | str
 """An expression over the table's columns; or SQL as after WHERE."""
 Where = Condition | Callable[[], Condition] | None
-Order = str | sa.ColumnElement[Any]
+Order = roles.ExpressionElementRole[Any] | str
 OrderBy = Order | Sequence[Order] | None
 """Columns; or texts: a column's name, `-name` for the highest first, or SQL as after ORDER BY."""
 
@@ -74,7 +74,7 @@ def _checked(expression: Any, lexis: Lexis, what: str) -> Any:
 
 def predicates_of(where: Where, table: sa.Table, lexis: Lexis) -> tuple[Predicate, ...]:
     """The predicate, if there is one; a callable returns it. Raises BadPredicate, here or when it is compiled."""
-    given: Any = where() if callable(where) else where
+    given = _element(where() if callable(where) else where)
     if given is None:
         return ()
     if isinstance(given, str):
@@ -100,15 +100,21 @@ def is_any_order(order_by: OrderBy) -> bool:
     return isinstance(order_by, (list, tuple)) and not order_by
 
 
-def order_of(order_by: OrderBy, roles: ColumnRoles, lexis: Lexis) -> Sequence[sa.ColumnElement[Any]]:
+def order_of(order_by: OrderBy, of: ColumnRoles, lexis: Lexis) -> Sequence[sa.ColumnElement[Any]]:
     """The user's order, then the key, so that all consumers see the same order; None: the table's own order."""
     if order_by is None:
-        return roles.default_order
+        return of.default_order
     order = tuple(order_by) if isinstance(order_by, (list, tuple)) else (order_by,)
-    return (*(_ordered(by, roles.table, lexis) for by in order), *roles.key) if order else ()
+    return (*(_ordered(by, of.table, lexis) for by in order), *of.key) if order else ()
+
+
+def _element(given: Any) -> Any:
+    """The expression of a mapped attribute; anything else as it is."""
+    return given.__clause_element__() if hasattr(given, "__clause_element__") else given
 
 
 def _ordered(by: Any, table: sa.Table, lexis: Lexis) -> sa.ColumnElement[Any]:
+    by = _element(by)
     if isinstance(by, str):
         if by in table.c:
             return table.c[by]
@@ -134,7 +140,7 @@ def _over(expression: Any, table: sa.Table) -> Any:
     """Replace columns of other descriptions of this table by its own."""
 
     def ours(element: Any, **_: Any) -> Any:
-        if not isinstance(element, sa.Column) or element.table is table:
+        if not isinstance(element, sa.Column):
             return None
         same = isinstance(element.table, sa.Table) and element.table.fullname == table.fullname
         return table.c.get(element.name) if same else None

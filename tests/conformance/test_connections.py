@@ -248,3 +248,15 @@ def test_a_pool_that_is_too_small_is_named(anywhere: Backend, hold: HoldKind) ->
         with pytest.raises(ClaimjobsError, match=r"Pool size: 1 .* raise pool_size or max_overflow"):
             queue.stats()
         batch.done()
+
+
+@pytest.mark.parametrize("hold", ["transaction", "lease"])
+def test_an_engine_in_autocommit_has_transactions_here(database: Backend, hold: HoldKind) -> None:
+    queue = database.queue(bind=database.new_engine(isolation_level="AUTOCOMMIT"), hold=hold, on_done="delete")
+    queue.enqueue(jobs(2))
+    queue.check()
+    assert queue.stats().due == 2
+    assert queue.explain().verdict != "will not work"
+    with queue.claim(1) as batch:
+        batch.done()
+    assert len(database.rows()) == 1

@@ -6,10 +6,12 @@ from typing import Any
 
 import pytest
 import sqlalchemy as sa
-from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column, relationship
+from sqlalchemy.ext.hybrid import hybrid_property
+from sqlalchemy.orm import DeclarativeBase, Mapped, Session, column_property, mapped_column, relationship, synonym
 
 from claimjobs import Columns
-from claimjobs.errors import UnfitTable
+from claimjobs.errors import BadArgument, UnfitTable
+from claimjobs.table.predicates import OrderBy, Where
 from tests.backends import Backend
 
 
@@ -66,6 +68,24 @@ class Sale(Base):
     city: Mapped[str] = mapped_column(sa.String(20), primary_key=True)
     nr: Mapped[int] = mapped_column(primary_key=True, autoincrement=False)
     worker: Mapped[int | None]
+
+
+class Parcel(Base):
+    """Its attributes are more than its columns."""
+
+    __tablename__ = "parcels"
+    __table_args__ = {"mysql_engine": "InnoDB"}  # noqa: RUF012
+    __claimjobs__ = Columns(status=None, owner_id="worker")
+    nr: Mapped[int] = mapped_column(primary_key=True, autoincrement=False)
+    grams: Mapped[int] = mapped_column()
+    kilograms: Mapped[float] = column_property(grams / 1_000)
+    is_paid: Mapped[bool]
+    worker: Mapped[int | None]
+    number = synonym("nr")
+
+    @hybrid_property
+    def is_heavy(self) -> bool:
+        return self.grams > 500
 
 
 @pytest.fixture
@@ -150,3 +170,31 @@ def test_they_are_found_by_texts_of_another_character_set(backend: Backend) -> N
     queue = backend.bare_queue(Sale, claims="batches", on_done="delete")
     with queue.claim() as batch, Session(backend.engine) as session:
         assert [(sale.city, sale.nr) for sale in batch.instances(session)] == [("Köln", 1), ("Würzburg", 2)]
+
+
+def test_its_attributes_are_predicates_and_orders(database: Backend) -> None:
+    database.make()
+    Base.metadata.create_all(database.engine)
+    with Session(database.engine) as session, session.begin():
+        session.add_all([Parcel(nr=nr, grams=1_000 * (nr % 2), is_paid=nr < 3) for nr in range(4)])
+
+    def claimed(where: Where, order_by: OrderBy) -> list[int]:
+        queue = database.bare_queue(Parcel, where=where, order_by=order_by, on_done="delete")
+        with queue.claim() as batch:
+            batch.release()
+            return [job["nr"] for job in batch.jobs]
+
+    assert claimed(Parcel.is_paid, Parcel.nr) == [0, 1, 2]
+    assert claimed(lambda: Parcel.is_heavy, Parcel.number) == [1, 3]
+    assert claimed(None, (Parcel.kilograms, Parcel.nr.desc())) == [2, 0, 3, 1]
+
+
+def test_a_session_may_have_an_engine_for_its_class(anywhere: Backend) -> None:
+    anywhere.make()
+    Base.metadata.create_all(anywhere.engine)
+    queue, row = anywhere.bare_queue(Parcel), {"nr": 1, "grams": 1, "is_paid": True}
+    with Session(sa.create_engine("sqlite://"), binds={Parcel: anywhere.engine}) as session, session.begin():
+        assert queue.enqueue(row, session) == 1
+    assert [found["nr"] for found in anywhere.rows("parcels")] == [1]
+    with Session() as session, pytest.raises(BadArgument, match=r"no engine for table .*Parcel.*: give a Connection"):
+        queue.enqueue(row, session)
