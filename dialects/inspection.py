@@ -155,6 +155,8 @@ class TableRules(Protocol):
     """Types whose values, as a driver reads them, are equal to the stored ones. tests/foreign/keys.py proves it."""
     inexact_types: ClassVar[tuple[type[sa.types.TypeEngine[Any]], ...]] = (sa.Float,)
     """Exceptions among them: a server sends an approximate number with fewer digits than it stores."""
+    names_have_case: ClassVar[bool] = True
+    """Whether `Status` and `status` are two columns."""
     longest: ClassVar[int] = 63
     """The longest name of a table, an index or a type."""
     counted_in: ClassVar[str] = "bytes"

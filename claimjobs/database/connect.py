@@ -233,7 +233,7 @@ def connected(engine: sa.Engine) -> Iterator[sa.Connection]:
             if commits_by_itself(connection, unknown=False):
                 connection.execution_options(isolation_level=dialect_named_by(engine).isolation)
             yield connection
-    except sa.exc.DBAPIError as error:
+    except (sa.exc.DBAPIError, NotImplementedError) as error:
         errors = dialect_named_by(engine).errors
         if errors.broken_kind(error) == READ_ONLY and not connection.closed:
             connection.invalidate(error)  # a pool of the user's, too, must not give it out again

@@ -24,7 +24,7 @@ from claimjobs.table.create import side_car_tables, tables_for
 from claimjobs.table.ddl import add_column, add_value
 from claimjobs.table.definitions import LAST_OWNER, job_table, shared_tables
 from claimjobs.table.predicates import Enclosed, is_any_order, order_of
-from claimjobs.table.reflection import columns_in_database, resolve
+from claimjobs.table.reflection import as_spelled, columns_in_database, resolve
 from claimjobs.table.roles import roles_of
 
 INDEX: Final = "claim-index"
@@ -268,9 +268,10 @@ def with_locks(engine: sa.Engine, statement: str) -> str:
 
 def additions(engine: sa.Engine, settings: Settings, wanted: Iterable[str]) -> list[str]:
     """The statements that add what the table lacks of `ADDABLE`. Raises UnfitTable."""
-    given, wanted = settings.map or Columns(), list(dict.fromkeys(wanted))
+    wanted = list(dict.fromkeys(wanted))
     with connected(engine) as connection:
         there = resolve(connection, tables_for(settings.table)[0].fullname)
+        given = as_spelled(connection, settings.map, there.columns.keys())
         check_no_own(there)
         check_table(connection, dialect_for(engine), there)
         columns = [_column_for(role, there, given) for role in wanted if role != INDEX]

@@ -42,7 +42,7 @@ RESERVED: Final = frozenset(
 
 _NEITHER: Final = (sa.String, sa.Uuid, sa.Boolean, sa.LargeBinary, sa.JSON)
 _NO_NUMBERS: Final = (*_NEITHER, sa.DateTime, sa.Date, sa.Time, sa.Interval)
-_NO_INSTANTS: Final = (*_NEITHER, sa.Integer, sa.Numeric, sa.Time)
+_NO_INSTANTS: Final = (*_NEITHER, sa.Integer, sa.Numeric, sa.Time, sa.Date)
 _NUMBER: Final = (_NO_NUMBERS, "a whole number")
 _INSTANT: Final = (_NO_INSTANTS, "a date and time")
 HOLDS: Final = {"attempts": _NUMBER, "suspect": _NUMBER, "owner_date": _INSTANT, "run_at": _INSTANT}

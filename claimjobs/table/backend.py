@@ -43,7 +43,7 @@ from claimjobs.table.definitions import (
     side_car_table,
 )
 from claimjobs.table.job_state import Column
-from claimjobs.table.reflection import TableLike, as_stored, columns_in_database, map_of, resolve
+from claimjobs.table.reflection import TableLike, as_spelled, as_stored, columns_in_database, map_of, resolve
 from claimjobs.table.roles import ColumnRoles, key_index, quote_of, roles_of
 
 MOST_CHARACTERS: Final = 255
@@ -185,7 +185,7 @@ def jobs_of(
     acceptance.check_no_own(described)
     acceptance.check_table(connection, dialect, described)
     zoned = any(map(rules.depends_on_zone, columns_in_database(connection, described).values()))
-    home, columns = rules.locate(connection, described), columns or Columns()
+    home, columns = rules.locate(connection, described), as_spelled(connection, columns, described.columns.keys())
     described = as_stored(connection, described, rules.collations(connection, described), columns.key_names)
     roles = roles_of(described, columns.beside_side_car if beside_side_car else columns)
     index = key_index(connection, roles, unique=beside_side_car)

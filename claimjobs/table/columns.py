@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Any, Final, Literal, get_args
 
@@ -101,6 +101,13 @@ class Columns:
         taken = {name.lower() for name in key}
         names: dict[str, Any] = {role: f"claim_{role}" if role in taken else role for role in roles}
         return cls(key=key, owner_id=None, priority=None, **names)
+
+    def spelled_as(self, there: Iterable[str]) -> Columns:
+        """The same map with the spelling of these columns, for a database in which names of columns have no case."""
+        spelled = {name.lower(): name for name in there}
+        names = {role: spelled.get(name.lower(), name) for role, name in self.names.items()}
+        key = [spelled.get(name.lower(), name) for name in self.key_names] or None
+        return replace(self, key=key, **names)  # type: ignore[arg-type]
 
     @property
     def beside_side_car(self) -> Columns:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 
 import sqlalchemy as sa
@@ -61,11 +61,18 @@ def resolve(connection: sa.Connection, table: TableLike, columns: Columns | None
     found = sa.Table(bare, sa.MetaData(), schema=described.schema, autoload_with=inspector, resolve_fks=False)
     for column in found.columns:
         column.type = there[column.name]["type"]
+    names = as_spelled(connection, columns, there).names
     for role, kind in INSTANTS.items():
-        instant = found.columns.get((columns or Columns()).names.get(role, ""))
+        instant = found.columns.get(names.get(role, ""))
         if instant is not None and isinstance(instant.type, sa.DateTime):
             instant.type = kind()  # it returns aware datetimes, also for a type without a time zone
     return found
+
+
+def as_spelled(connection: sa.Connection, columns: Columns | None, there: Iterable[str]) -> Columns:
+    """A map, or the default one, with the names of these columns as the database spells them."""
+    given = columns or Columns()
+    return given if dialect_of(connection).table_rules.names_have_case else given.spelled_as(there)
 
 
 def named_as_there(table: sa.Table) -> sa.Table:
@@ -100,6 +107,9 @@ def columns_in_database(connection: sa.Connection, table: sa.Table) -> dict[str,
             type_.length = length
         if getattr(type_, "collation", None) == "default":  # of the database, as that of a column without a domain
             type_.collation = None
+    for column in found:
+        if isinstance(column["type"], sa.Float):  # SQLAlchemy reads a DOUBLE of MySQL as a Decimal, with ten digits
+            column["type"].asdecimal = False
     return {column["name"]: column for column in found}
 
 

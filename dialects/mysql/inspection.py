@@ -125,6 +125,7 @@ class MySQLTableRules(TableRules):
     # A driver reads a TIME as a duration, which SQLAlchemy turns into a time of day, and a SET in any order. JSON_TABLE
     # changes the bits of a BIT: a key in a claim row was not found there, and claimed again.
     exact_types = (*TableRules.exact_types, mysql.YEAR)
+    names_have_case = False
     inexact_types = (*TableRules.inexact_types, sa.Time, mysql.SET, mysql.BIT)
 
     longest = 64

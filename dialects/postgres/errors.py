@@ -98,6 +98,11 @@ class PostgresErrors(ErrorCodes):
             return "row-level security policy" in words_of(error)
         return str(self.code(error))[:2] in self.bad_row
 
+    def unfit_setting(self, error: BaseException) -> tuple[str, str] | None:
+        # psycopg reads instants of one style only.
+        is_style = isinstance(error, NotImplementedError) and "DateStyle" in words_of(error)
+        return ("another DateStyle than ISO", "SET DateStyle = ISO") if is_style else None
+
     def refusing_index(self, error: BaseException, table: str) -> str | None:
         return _detail(error, "constraint_name") if _detail(error, "table_name") == table else None
 

@@ -107,11 +107,13 @@ class PostgresSessions(Sessions):
         # A user's TIMESTAMP (without a zone) is compared with our clock, which is UTC, by the session's zone.
         "SET TimeZone = 'UTC'",
     )
-    # Probes are sent while nothing else is; the user timeout counts from what was sent and is not confirmed.
+    # Probes are sent while nothing else is; the user timeout counts from what was sent and is not confirmed. A session
+    # with a session lock is idle for longer than some allow; before 14 none is ended for that.
     set_silence = (
         "SELECT set_config('tcp_keepalives_idle', '{first}', false), "
         "set_config('tcp_keepalives_interval', '{between}', false), "
-        "set_config('tcp_keepalives_count', '{count}', false), set_config('tcp_user_timeout', '{ms}', false)"
+        "set_config('tcp_keepalives_count', '{count}', false), set_config('tcp_user_timeout', '{ms}', false), "
+        "(SELECT set_config(name, '0', false) FROM pg_settings WHERE name = 'idle_session_timeout')"
     )
     to_utc = sa.text(
         "SELECT set_config('claimjobs.zone', current_setting('TimeZone'), :local), "

@@ -14,6 +14,7 @@ from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
 from claimjobs import Columns, PerKey, Queue, key_tables, make
 from claimjobs.dialects.types import Instant
 from claimjobs.errors import BadRow, ColumnMissing, ColumnUnfit, KeyUnfit, StateMissing
+from claimjobs.table.columns import STATES, UNCLAIMED
 from tests.backends import Backend
 from tests.conformance.jobs import counted, dead_jobs, way_of_a_claim
 from tests.conformance.owners import declare_dead, still
@@ -444,6 +445,40 @@ def test_a_timestamp_of_another_time_zone_is_due_when_it_is(backend: Backend) ->
     queue.enqueue({"id": 1})
     with queue.claim() as batch:
         assert len(batch) == 1
+
+
+@pytest.mark.parametrize("columns", [None, Columns(key="id", run_at="run_at")])
+def test_a_role_is_found_where_names_have_no_case(backend: Backend, columns: Columns | None) -> None:
+    """Else what is dead, done or in the future would be claimed."""
+    if backend.dialect.table_rules.names_have_case:
+        pytest.skip(f"{backend.family} has two columns for Status and status")
+    table = table_of(
+        "Loads",
+        sa.Column("Id", sa.Integer, primary_key=True),
+        sa.Column("Status", sa.String(16), nullable=False),
+        sa.Column("Run_At", sa.DateTime),
+        sa.Column("Attempts", sa.Integer, nullable=False, server_default="0"),
+        sa.Column("OWNER_ID", sa.Integer),
+    )
+    queue = queue_of(backend, table, columns or Columns())
+    future = datetime(2099, 1, 1)  # noqa: DTZ001 - as it is stored
+    backend.insert(table, [{"Id": n, "Status": state} for n, state in enumerate(STATES, 1)])
+    backend.insert(table, [{"Id": 9, "Status": UNCLAIMED, "Run_At": future}])
+    with queue.claim() as batch:
+        assert [(job.Id, job.Status) for job in batch.jobs] == [(1, "claimed")]
+        batch.fail(batch[0], "again")
+    assert [row["Attempts"] for row in backend.rows("Loads")] == [1, 0, 0, 0, 0]
+
+
+def test_a_double_is_read_and_written_as_a_float(backend: Backend) -> None:
+    """A Decimal with ten digits, as SQLAlchemy reads it from MySQL, is another number."""
+    table = table_of("measures", sa.Column("id", sa.Integer, primary_key=True), sa.Column("x", sa.Double))
+    table.append_column(sa.Column("owner_id", sa.Integer))
+    numbers = [1e-15, 1.5e300, 0.1]
+    queue = queue_of(backend, table, Columns(status=None))
+    queue.enqueue([{"id": n, "x": x} for n, x in enumerate(numbers, 1)])
+    with queue.claim() as batch:
+        assert [job.x for job in batch.jobs] == numbers
 
 
 def test_a_column_plays_one_role() -> None:

@@ -6,7 +6,7 @@ import pytest
 import sqlalchemy as sa
 
 from claimjobs import Queue
-from claimjobs.errors import BadArgument, ClaimjobsError, ServerUnreachable
+from claimjobs.errors import BadArgument, ClaimjobsError, ServerUnreachable, SettingUnfit
 from claimjobs.options import HoldKind, Liveness
 from servers.proxy import Proxy
 from tests.backends import Backend
@@ -248,6 +248,17 @@ def test_a_pool_that_is_too_small_is_named(anywhere: Backend, hold: HoldKind) ->
         with pytest.raises(ClaimjobsError, match=r"Pool size: 1 .* raise pool_size or max_overflow"):
             queue.stats()
         batch.done()
+
+
+def test_a_style_of_dates_that_the_driver_cannot_read_is_named(database: Backend) -> None:
+    if database.family != "postgres":
+        pytest.skip("no setting of a session changes how instants are read")
+    queue = database.queue(bind=database.new_engine(connect_args={"options": "-c DateStyle=SQL,DMY"}))
+    queue.enqueue(jobs(1))
+    with queue.claim() as batch:
+        batch.done()
+    with pytest.raises(SettingUnfit, match=r"another DateStyle than ISO.*run `SET DateStyle = ISO` on each new"):
+        queue.stats()
 
 
 @pytest.mark.parametrize("hold", ["transaction", "lease"])

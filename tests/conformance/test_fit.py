@@ -221,6 +221,15 @@ def test_a_role_in_text(backend: Backend, role: str) -> None:
     assert f"ALTER TABLE tasks ADD COLUMN claim_{role} " in message
 
 
+@pytest.mark.parametrize("role", ["owner_date", "run_at"])
+def test_an_instant_in_a_date(anywhere: Backend, role: str) -> None:
+    """A pause of less than a day would be none."""
+    made(anywhere, sa.Column("day", sa.Date), sa.Column("owner_id", sa.Integer))
+    given: dict[str, Any] = {role: "day"}
+    message = complaint(anywhere.bare_queue("tasks", columns=Columns(status=None, **given)), ColumnUnfit)
+    assert f"is DATE, and as {role} it must be a date and time" in message
+
+
 def test_an_error_is_cut_to_its_column(backend: Backend) -> None:
     made(
         backend,

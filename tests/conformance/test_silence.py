@@ -50,6 +50,19 @@ def test_an_owner_and_its_server_wait_a_lease_for_each_other(backend: Backend, s
         batch.done()
 
 
+def test_an_owner_may_be_idle_for_longer_than_its_account(database: Backend) -> None:
+    """Its session lock would be gone, and its jobs with it."""
+    if database.family != "postgres":
+        pytest.skip("wait_timeout, which is set for an owner, is all that ends an idle session")
+    engine = database.new_engine(connect_args={"options": "-c idle_session_timeout=5min"})
+    queue = still(database.queue(bind=engine))
+    queue.enqueue(jobs(1))
+    with queue.claim(1) as batch:
+        limit = "SHOW idle_session_timeout"
+        assert hold_of(queue)._connector.scalar(sa.text(limit)) == "0"
+        batch.done()
+
+
 def test_an_open_transaction_is_given_up_unless_its_handler_may_not_be_silent(
     backend: Backend, elsewhere: sa.Connection
 ) -> None:
