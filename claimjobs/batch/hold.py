@@ -7,7 +7,7 @@ import os
 import threading
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -188,9 +188,9 @@ class Hold(ABC):
     def release_next(self, claimed: ClaimResult) -> None:  # noqa: B027 - a settle claims nothing
         """Release this claim of a settle, for which nobody will ask; later, if that is not possible at once."""
 
-    def check_columns(self, names: Iterable[str]) -> None:
-        """Raise BadArgument unless values of these columns can be written with done jobs."""
-        self._settler.check_columns(names)
+    def check_columns(self, columns: Mapping[str, Any]) -> None:
+        """Raise BadArgument unless these values of columns can be written with done jobs."""
+        self._settler.check_columns(columns)
 
     def writes_of(self, claimed: ClaimResult) -> HandlerWrites:
         """What the handler writes for these jobs in the open transaction that holds them, if one does."""

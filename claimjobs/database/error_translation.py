@@ -6,6 +6,7 @@ import contextlib
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import Final
 
 import sqlalchemy as sa
 
@@ -63,6 +64,10 @@ def lasting(error: Exception, engine: sa.Engine) -> str | None:
         return type(error).__name__
     errors = dialect_named_by(engine).errors
     return f"{type(error).__name__} {errors.code(error)}" if errors.may_be_of_a_row(error) else None
+
+
+UNSENDABLE: Final = (TypeError, ValueError, OverflowError)
+"""What drivers raise for a value that they cannot send."""
 
 
 def reason(error: BaseException) -> str:

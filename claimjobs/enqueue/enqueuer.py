@@ -16,7 +16,7 @@ import sqlalchemy as sa
 from claimjobs import tracing
 from claimjobs.database.connect import connected
 from claimjobs.database.connection import FIRST_PAUSE, LONGEST_PAUSE
-from claimjobs.database.error_translation import raised_as_sqlalchemy_does, reason
+from claimjobs.database.error_translation import UNSENDABLE, raised_as_sqlalchemy_does, reason
 from claimjobs.database.statement_size import check_size, size_of
 from claimjobs.database.transactions import (
     commits_by_itself,
@@ -49,8 +49,6 @@ COMMON_CAUSE_ROWS: Final = 5
 """If so many rows are refused alone, and no other was inserted, an error that does not name a row is about none."""
 TRIES: Final = 5
 """How often a row is tried whose job is there and gone by turns."""
-UNSENDABLE: Final = (TypeError, ValueError, OverflowError)
-"""Errors of drivers for a value that they cannot send."""
 
 
 class Enqueuer:

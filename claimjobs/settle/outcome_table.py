@@ -12,6 +12,7 @@ import sqlalchemy as sa
 
 from claimjobs.claim.record import ClaimRecord
 from claimjobs.database.compiled_statement import CompiledStatement
+from claimjobs.database.error_translation import UNSENDABLE
 from claimjobs.database.statement_size import MOST_BYTES, bytes_of, check_size, cut, most_keys
 from claimjobs.dialects import Key
 from claimjobs.errors import BadArgument, ColumnMissing, WriteSwallowed
@@ -38,6 +39,18 @@ class OutcomeWrite(CompiledStatement):
         """
         super().__init__(statement)
         self.may_miss, self.removes = may_miss, removes
+
+
+class ResultWrite(OutcomeWrite):
+    """A statement with values of the user's. If one cannot be sent, that is about a row, whoever finds it out: a
+    StatementError, as SQLAlchemy raises it.
+    """
+
+    def count(self, connection: sa.Connection, given: Mapping[str, Any]) -> int:
+        try:
+            return super().count(connection, given)
+        except UNSENDABLE as error:
+            raise sa.exc.StatementError(str(error), str(self.statement), given, error) from error
 
 
 class OutcomeTable(ABC):
@@ -169,7 +182,7 @@ class JobsTable(OutcomeTable):
         self._still_mine = settle.still_mine(self._target)
 
     def keep_statements(self, columns: Mapping[Key, Mapping[str, Any]]) -> Sequence[OutcomeWrite]:
-        return [OutcomeWrite(settle.keep(self._target, self._now, columns))]
+        return [ResultWrite(settle.keep(self._target, self._now, columns))]
 
     def lock(self, connection: sa.Connection, me: int, taken_out: set[Key], keys: Sequence[Key]) -> set[Key]:
         return taken_out & self.still_held(connection, me, keys)
@@ -215,7 +228,7 @@ class SideCarTable(OutcomeTable):
         """None: a statement writes only one of the two tables."""
 
     def keep_statements(self, columns: Mapping[Key, Mapping[str, Any]]) -> Sequence[OutcomeWrite]:
-        also = OutcomeWrite(side_car.also_write(self._pair, columns), may_miss=True)
+        also = ResultWrite(side_car.also_write(self._pair, columns), may_miss=True)
         return [also, *self.done["keep"]]
 
     def lock(self, connection: sa.Connection, me: int, taken_out: set[Key], keys: Sequence[Key]) -> set[Key]:

@@ -163,13 +163,15 @@ class Settler:
             self.table.roles.need_state(DONE, "keeping done jobs")
         return self.table.writes(connection, outcomes, self.table.done[wanted])
 
-    def check_columns(self, names: Iterable[str]) -> None:
-        """Raise BadArgument unless values of these columns can be written with done jobs."""
+    def check_columns(self, columns: Mapping[str, Any]) -> None:
+        """Raise BadArgument unless these values of columns can be written with done jobs."""
         roles, name, may = self.table.roles, self.table.name, self.table.result_columns
         if self._on_done != "keep" or not may:
             why = "they are not kept there" if self._on_done != "keep" else "SideCar(also_writes=...) names none"
             raise BadArgument(f"`done` can write no columns of jobs of {name!r}, because {why}: leave out the columns")
-        for column in names:
+        for column, value in columns.items():
+            if isinstance(value, sa.ClauseElement):
+                raise BadArgument(f"`done` was given SQL for column {column!r} of table {name!r}: give it a value")
             if column not in may:
                 what = "has a role, which claimjobs writes" if column in roles.columns else "is not there"
                 raise BadArgument(f"column {column!r} of table {name!r} {what}: choose one of {', '.join(may)}")

@@ -26,6 +26,7 @@ TABLE = job_table(
     sa.Column("price", sa.Numeric(8, 2)),
     sa.Column("sent_at", Instant()),
     sa.Column("data", sa.LargeBinary(20)),
+    sa.Column("answer", sa.JSON),
 )
 KINDS = pytest.mark.parametrize(
     "kind",
@@ -123,6 +124,19 @@ def test_a_value_that_the_database_refuses_fails_its_job_alone(backend: Backend,
     assert [found[name]["status"] for name in "012"] == ["done", "unclaimed", "done"]
     assert "its outcome cannot be written" in found["1"]["last_error"]
     assert (found["1"]["attempts"], found["1"]["result"]) == (1, None)
+
+
+def test_a_value_that_cannot_be_sent_fails_its_job_alone(backend: Backend) -> None:
+    """SQLAlchemy or the driver finds it out. An expression is no value."""
+    queue = queue_of(backend, 3)
+    with queue.claim() as batch:
+        for job in batch:
+            batch.done(job, answer={"at": datetime.now(UTC) if job.d == "1" else None})
+        with pytest.raises(BadArgument, match="`done` was given SQL for column 'sent_at'"):
+            batch.done(batch[0], sent_at=sa.func.now())
+    found = rows(backend)
+    assert [found[name]["status"] for name in "012"] == ["done", "unclaimed", "done"]
+    assert "its outcome cannot be written" in found["1"]["last_error"]
 
 
 def test_values_of_a_job_that_was_lost_are_not_written(backend: Backend) -> None:
