@@ -263,6 +263,7 @@ class ColumnMissing(UnfitTable):
             if column in ("owner_date", "run_at")
             else f"ALTER TABLE {quoted(table, quote)} ADD COLUMN {quote(column)} {_TYPES.get(column, '...')}"
         )
+        step += "; a Table or class in Python needs the column, too"
         why = f"{purpose} needs: {step}" if mapped_as is None else f"{purpose} names as {mapped_as}: check the map"
         super().__init__(f"table {table!r} has no column {column!r}, which {why}")
         self.table = table

@@ -46,6 +46,8 @@ class ClaimResult(NamedTuple):
     """Whether the jobs are suspects. Then fewer may be claimed than were wanted."""
     claim_row: int = 0
     """The number of the claim row that records them; 0: the claim is recorded in their rows."""
+    goes_on: bool = False
+    """Whether the claim ended in the middle of a search, which the next claim goes on with."""
     end: After = None
     """The place of the last candidate, if the claim read `limit` of them and others have locked all."""
 

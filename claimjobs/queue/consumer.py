@@ -169,6 +169,8 @@ class Consumer:
                 with tracing.span("claim", backend.source.name):
                     try:
                         claimed = hold.claim(size, plans.plan(where))
+                        while claimed.goes_on and not self.control.stopping:
+                            claimed = hold.claim(size, plans.plan(where))
                     except ERRORS as error:
                         claimed = RowIsolation(self.access, plans, hold).claim(size, where, error)
                 self._in_vain = self._in_vain + 1 if claimed.examined and not claimed.jobs else 0

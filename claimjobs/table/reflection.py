@@ -128,7 +128,7 @@ def types_with_collations(connection: sa.Connection, table: sa.Table) -> dict[st
 def _said(connection: sa.Connection, table: sa.Table, what: str) -> dict[str, Any]:
     """This column of information_schema.columns, for each column of the table."""
     there = sa.table("columns", *map(sa.column, ("table_schema", "table_name")), schema="information_schema")
-    schema = table.schema or inspector_of(connection).default_schema_name
+    schema = dialect_of(connection).table_rules.locate(connection, table).schema  # a search path may have several
     asked: Any = sa.select(sa.column("column_name").label("name"), sa.column(what).label("said"))
     of_table = (there.c.table_schema == schema, there.c.table_name == table.name)
     return {row.name: row.said for row in connection.execute(asked.select_from(there).where(*of_table))}

@@ -212,6 +212,7 @@ def _working(plan: Plan, pipe: Connection) -> Iterator[tuple[Queue, SupervisorPi
         yield queue, supervisor
     except Cancelled:
         log.warning("cancelled: a batch that is not settled is released", extra={"event": CONSUMER_CANCELLED})
+        supervisor.was_signalled = supervisor.was_signalled or not queue.stopping  # the supervisor stops it before
     except Exception as error:
         code, words = 1, f"{type(error).__name__}: {reason(error)}"
         is_missing = isinstance(error, TableMissing)  # the supervisor logs it, once for all processes

@@ -253,7 +253,7 @@ class Supervisor:
         else:
             child.restarts += 1
             pause = child.start_later()
-            why = "because of a SIGTERM of its own" if child.ended_unasked else how
+            why = "because of a signal of its own" if child.ended_unasked else how
             log.warning("process %s ended %s; replaced in %.1f s", pid, why, pause, extra=fields)
 
     def _ends_again(self, child: ProcessSlot, code: int) -> bool:

@@ -21,7 +21,6 @@ TABLE = job_table(
     sa.MetaData(),
     sa.Column("d", sa.String(20), nullable=False),
     sa.Column("result", sa.String(20)),
-    sa.Column("answer", sa.JSON),
     sa.Column("cents", sa.Integer),
     sa.Column("price", sa.Numeric(8, 2)),
     sa.Column("sent_at", Instant()),

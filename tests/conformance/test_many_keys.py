@@ -11,10 +11,13 @@ import sqlalchemy as sa
 
 from claimjobs import Columns, PerKey, key_tables, make, side_car_tables
 from claimjobs.claim import key_locking, key_search
+from claimjobs.claim.claim_plan import ClaimPlan
+from claimjobs.claim.strategy import ClaimResult
 from claimjobs.errors import BadArgument
 from claimjobs.statements import key_rows as key_statements
 from claimjobs.table.definitions import shared_tables
 from tests.backends import Backend, Clock
+from tests.conformance.owners import hold_of
 from tests.conformance.refusals import refuse_where
 from tests.conformance.test_per_key import MAILS, ids, mails
 
@@ -89,17 +92,26 @@ def test_a_drain_finds_the_follow_up_of_its_last_job(backend: Backend) -> None:
     assert done == [50, 1]
 
 
-def test_a_search_through_very_many_keys_takes_several_claims(
+def test_a_search_through_very_many_keys_takes_several_transactions(
     backend: Backend, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The owner's connection is needed for its heartbeat, too."""
+    """The owner's connection is needed for its heartbeat, too. An idle loop does not rest between them."""
     monkeypatch.setattr(key_search, "JOBS_PER_PAGE", 5)
     monkeypatch.setattr(key_search, "MOST_SKIPPED", 1)
     monkeypatch.setattr(key_locking, "EMPTY_CLAIM_SECONDS", 0.0)
     queue = mails(backend, PerKey("customer"))
     queue.enqueue({"id": n, "customer": n, "run_at": datetime(2100, 1, 1, tzinfo=UTC)} for n in range(12))
-    contended = [queue.claim().contended for _ in range(9)]
-    assert (contended[:3], False in contended) == ([True] * 3, True)
+    hold, goes_on = hold_of(queue), list[bool]()
+    claim = hold.claim
+
+    def noting(size: int, plan: ClaimPlan) -> ClaimResult:
+        claimed = claim(size, plan)
+        goes_on.append(claimed.goes_on)
+        return claimed
+
+    monkeypatch.setattr(hold, "claim", noting)
+    assert not queue.claim().contended
+    assert (len(goes_on) > 3, goes_on[-1]) == (True, False)
 
 
 @pytest.mark.usefixtures("small_steps")

@@ -18,21 +18,22 @@ from tests.process.dear import dear
 pytestmark = pytest.mark.one_server("the processes are the same on each")
 
 
-def test_a_consumer_that_gets_a_sigterm_alone_finishes_its_batch_and_is_replaced(
-    anywhere: Backend, tmp_path: Path
+@pytest.mark.parametrize("number", [signal.SIGTERM, pytest.param(signal.SIGUSR1, marks=dear)])
+def test_a_consumer_that_gets_a_signal_alone_finishes_or_releases_its_batch_and_is_replaced(
+    anywhere: Backend, tmp_path: Path, number: int
 ) -> None:
     anywhere.queue().enqueue(rows(60))
     options = (f"{HANDLERS}:wait_for_file", "--consumers", "2", "--batch-size", "10", "--drain", "--json")
     with started(anywhere, tmp_path, *options) as command:
         command.wait_until_begun()
         for consumer in command.spawned():
-            consumer.send_signal(signal.SIGTERM)
+            consumer.send_signal(number)
         command.gate.touch()
         code, out, err = command.end()
     found = summary(out)
     assert (code, found["done"], found["left"], found["replaced"]) == (exits.OK, 60, 0, 2)
     assert adds_up(found)
-    assert err.count("because of a SIGTERM of its own; replaced in") == 2
+    assert err.count("because of a signal of its own; replaced in") == 2
 
 
 def test_a_process_that_runs_no_thread_is_killed_and_its_job_is_dead_in_the_end(
