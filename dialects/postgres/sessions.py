@@ -113,7 +113,8 @@ class PostgresSessions(Sessions):
         "SELECT set_config('tcp_keepalives_idle', '{first}', false), "
         "set_config('tcp_keepalives_interval', '{between}', false), "
         "set_config('tcp_keepalives_count', '{count}', false), set_config('tcp_user_timeout', '{ms}', false), "
-        "(SELECT set_config(name, '0', false) FROM pg_settings WHERE name = 'idle_session_timeout')"
+        "CASE WHEN current_setting('idle_session_timeout', true) IS NOT NULL "
+        "THEN set_config('idle_session_timeout', '0', false) END"
     )
     to_utc = sa.text(
         "SELECT set_config('claimjobs.zone', current_setting('TimeZone'), :local), "
