@@ -20,7 +20,7 @@ from claimjobs.database.error_translation import predicate_errors
 from claimjobs.database.statement_size import most_keys
 from claimjobs.dialects import Key
 from claimjobs.errors import BadArgument, RowsRefused
-from claimjobs.job import Job, key_of
+from claimjobs.job import Job, key_of, values_of
 from claimjobs.settle.outcome_table import keys_for
 from claimjobs.settle.refusals import WriteInHalves
 from claimjobs.statements import stored_jobs
@@ -30,6 +30,7 @@ from claimjobs.table.backend import Backend
 from claimjobs.table.columns import DEAD, ENDED, STATES, Ended
 from claimjobs.table.job_state import Column
 from claimjobs.table.predicates import Predicate, Where, predicates_of
+from claimjobs.table.values import key_part
 
 JOBS_PER_TRANSACTION: Final = 1_000
 """Jobs of one statement and one transaction: no lock is held for long, and an error undoes no earlier chunk."""
@@ -231,17 +232,21 @@ class StoredJobs:
 
     def _chunks(self, keys: Iterable[Key]) -> Iterator[Sequence[Key]]:
         """These keys, once each, as many at a time as are written at once. Raises BadArgument at once."""
-        columns, found = self._roles.key_names, list(keys)
-        for key in found:
-            values = len(key) if isinstance(key, tuple) else 1
-            if values != len(columns) or isinstance(key, Mapping | list):
-                form = "a value" if len(columns) == 1 else f"a tuple of {len(columns)} values"
-                raise BadArgument(
-                    f"{key!r} is no key of a job of table {self._roles.name!r}, whose key is {', '.join(columns)}: "
-                    f"give {form}, such as `job.key`"
-                )
-        each = iter(dict.fromkeys(found))
+        each = iter(dict.fromkeys([self._key(key) for key in keys]))
         return iter(lambda: list(islice(each, self._at_once)), [])
+
+    def _key(self, given: Any) -> Key:
+        columns, parts, why = self._roles.key, values_of(given), ""
+        if len(parts) == len(columns):
+            try:
+                return key_of(list(map(key_part, columns, parts)))
+            except ValueError as error:
+                why = f" ({error})"
+        form = "a value" if len(columns) == 1 else f"a tuple of {len(columns)} values"
+        raise BadArgument(
+            f"{given!r} is no key of a job of table {self._roles.name!r}, whose key is "
+            f"{', '.join(self._roles.key_names)}{why}: give {form}, such as `job.key`"
+        )
 
     def _halves(
         self, chunks: Iterable[Sequence[Key]], refused: dict[Key, str]

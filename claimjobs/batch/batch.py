@@ -18,7 +18,7 @@ from claimjobs.claim.strategy import ClaimResult
 from claimjobs.database.clock import DatabaseClock, in_seconds
 from claimjobs.dialects import Key, dialect_of
 from claimjobs.errors import BatchMisused, BatchRolledBack, Fail, OutcomeRefused, Unreadable
-from claimjobs.job import Job, entry_of
+from claimjobs.job import Job, entry_of, key_of
 from claimjobs.key_text import key_in_message, text_of
 from claimjobs.options import Retry, bounded
 from claimjobs.report import Report
@@ -198,7 +198,8 @@ class Batch:
         """
         if isinstance(error, Fail):
             retry, retry_in = retry and error.retry, error.retry_in if retry_in is None else retry_in
-        failures = self._roles.value_of("attempts", entry_of(job), 0) if job.key in self._jobs else 0
+        self._keys_of([job])
+        failures = self._roles.value_of("attempts", entry_of(job), 0)
         is_last = not retry or (self._roles.attempts is not None and self._retry.is_last(failures))
         if is_last:
             self._roles.need_state(DEAD, "keeping a job that failed for the last time")
@@ -419,11 +420,11 @@ class Batch:
         self._must_be_open()
         if not jobs:
             return list(self._undecided)
-        keys = list(dict.fromkeys(job.key for job in jobs))
-        for key in keys:
-            if key not in self._jobs:
-                raise BatchMisused(f"job {key_in_message(key)} is not in this batch: give a job that came from it")
-        return keys
+        for job in jobs:
+            if not isinstance(job, Job) or job.key not in self._jobs:
+                what = f"job {key_in_message(job.key)}" if isinstance(job, Job) else f"{job!r:.60}"
+                raise BatchMisused(f"{what} is not in this batch: give a job that came from it")
+        return list(dict.fromkeys(job.key for job in jobs))
 
     def _must_be_open(self) -> None:
         if self.settled:
@@ -461,8 +462,7 @@ def instances(session: Session, entity: type[Any], roles: ColumnRoles, jobs: Seq
 
 
 def _key(instance: Any, names: Sequence[str]) -> Any:
-    parts = tuple(getattr(instance, name) for name in names)
-    return parts if len(parts) > 1 else parts[0]
+    return key_of([getattr(instance, name) for name in names])
 
 
 class BatchTimer:

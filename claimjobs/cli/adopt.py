@@ -16,7 +16,6 @@ import sqlalchemy as sa
 
 from claimjobs.cli.console import asks, say, show, show_sql
 from claimjobs.cli.queue_options import Target, database_options
-from claimjobs.cli.values import value_for
 from claimjobs.errors import BadArgument
 from claimjobs.explain.adoption import (
     INDEX,
@@ -36,6 +35,7 @@ from claimjobs.queue.map_file import queue_of
 from claimjobs.table.columns import ENDED, ROLES, STATES, UNCLAIMED, Columns
 from claimjobs.table.create import missing_tables
 from claimjobs.table.ddl import ddl_statements
+from claimjobs.table.values import value_for
 
 MIGRATIONS: Final = ("sql", "alembic", "django")
 ENDS: Final = (UNCLAIMED, *ENDED)

@@ -17,11 +17,11 @@ import sqlalchemy as sa
 from claimjobs.cli import exits
 from claimjobs.cli.console import data, number, say
 from claimjobs.cli.queue_options import Target, next_command, queue_options
-from claimjobs.cli.values import parsed_json, value_for
 from claimjobs.enqueue.unique_key import CHOICES, OnDuplicate
 from claimjobs.errors import BadRow
 from claimjobs.queue.queue import Queue
 from claimjobs.signals import stop_on_signals
+from claimjobs.table.values import parsed_json, value_for
 
 LONGEST_FIELD: Final = 64 * 2**20
 """The most characters of a CSV field: a missing closing quote must not read the whole file into memory."""

@@ -18,12 +18,11 @@ from claimjobs.cli import exits
 from claimjobs.cli.console import ask, data, need_yes, number, on_terminal, say
 from claimjobs.cli.options import AT_LEAST_1, options_before, with_options
 from claimjobs.cli.queue_options import Target, next_command, queue_options
-from claimjobs.cli.values import value_for
 from claimjobs.database.connect import shown
-from claimjobs.dialects.types import Instant
 from claimjobs.key_text import key_in_message, plain, visible
 from claimjobs.queue.queue import Queue
 from claimjobs.table.columns import CLAIMED, DEAD, STATES, UNCLAIMED
+from claimjobs.table.values import key_part
 
 JOBS_LISTED: Final = 20
 """How many jobs are listed if nothing is said."""
@@ -278,16 +277,8 @@ def keys_of(columns: Sequence[sa.Column[Any]], texts: Iterable[str]) -> list[Any
         if len(fields) != len(columns):
             raise click.BadParameter(f"{no_key}: write its parts as {names.upper().replace(', ', ',')}")
         try:
-            parts = tuple(map(_part, columns, fields))
+            parts = tuple(map(key_part, columns, fields))
         except ValueError as error:
             raise click.BadParameter(f"{no_key}: {error}") from None
         found[parts if len(parts) > 1 else parts[0]] = None
     return list(found)
-
-
-def _part(column: sa.Column[Any], text: str) -> Any:
-    """A part of a key. An instant is in UTC if no other zone is given."""
-    if not isinstance(column.type, Instant):
-        return value_for(column, text)
-    found: datetime = value_for(sa.Column(column.name, sa.DateTime()), text)
-    return found.replace(tzinfo=UTC)

@@ -27,7 +27,7 @@ from claimjobs.database.transactions import (
 from claimjobs.dialects import Dialect, Key
 from claimjobs.enqueue.bulk_insert import FEWEST_ROWS, BulkInsert
 from claimjobs.enqueue.notifier import Notifier
-from claimjobs.enqueue.rows import ROWS_PER_CHUNK, Chunk, Row, chunks, misfit
+from claimjobs.enqueue.rows import ROWS_PER_CHUNK, Chunk, Row, chunks
 from claimjobs.enqueue.unique_key import CHOICES, OnDuplicate, UniqueKey
 from claimjobs.errors import BadArgument, BadRow
 from claimjobs.job import key_of
@@ -36,6 +36,7 @@ from claimjobs.report import Report
 from claimjobs.statements.enqueue import insert_rows
 from claimjobs.table.backend import Backend
 from claimjobs.table.roles import ColumnRoles
+from claimjobs.table.values import misfit
 
 Rows = Row | Iterable[Row]
 OnBad = Callable[[BadRow], None]

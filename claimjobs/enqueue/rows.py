@@ -7,12 +7,10 @@ from dataclasses import dataclass
 from itertools import compress
 from typing import Any, Final
 
-import sqlalchemy as sa
-
 from claimjobs.errors import BadRow
-from claimjobs.table.acceptance import integer_range
 from claimjobs.table.columns import UNCLAIMED
 from claimjobs.table.roles import ColumnRoles
+from claimjobs.table.values import is_sql
 
 Row = Mapping[str, Any]
 
@@ -90,19 +88,26 @@ class RowCheck:
         if roles.owner_date is not None and not roles.owner_date.nullable:
             del found["owner_date"]  # it is the date of the last change
         self._role_of = {column.key: role for role, column in found.items() if column is not None}
+        self._types: set[type[Any]] = set()
+        """Types of values that are no SQL."""
 
     def columns(self, row: Any) -> tuple[str | None, Sequence[str]]:
         """Why rows with these columns do not fit, or None; and the columns whose values must be checked."""
         if not isinstance(row, Mapping):
             return f"{row!r} is no mapping of column names to values", ()
-        unknown = [name for name in row if name not in self._roles.table.c]
+        unknown = [name for name in row if not (isinstance(name, str) and name in self._roles.table.c)]
         if unknown:
             has = ", ".join(self._roles.columns)
             return f"table {self._roles.name!r} has no column {unknown[0]!r}: it has {has}", ()
         return None, [name for name in row if name in self._role_of or name == self._status]
 
     def flaw(self, row: Row, names: Sequence[str]) -> str | None:
-        """Why the values in these reserved columns forbid to enqueue the row; None: they do not."""
+        """Why the values forbid to enqueue the row, those in these reserved columns above all; None: they do not."""
+        if not self._types.issuperset(map(type, row.values())):
+            for name, value in row.items():
+                if is_sql(value, self._roles.table.c[name].type):
+                    return f"column {name!r} is given SQL: give it a value"
+                self._types.add(type(value))
         for name in names:
             value = row[name]
             if name == self._status:
@@ -113,18 +118,3 @@ class RowCheck:
             elif value not in FRESH.get(role := self._role_of[name], (None,)):
                 return f"column {name!r} says {MEANINGS[role]}, and only claimjobs writes it: leave it out"
         return None
-
-
-# --- values --------------------------------------------------------------------------------------------------
-
-
-def misfit(type_: sa.types.TypeEngine[Any], value: Any) -> str | None:
-    """Why a column of this type cannot hold a value, as far as that is known without the database."""
-    if isinstance(value, str) and "\0" in value:
-        return "it cannot hold a text with a NUL character"
-    if isinstance(value, str) and (halves := [one for one in value if "\ud800" <= one <= "\udfff"]):
-        return f"{halves[0]!r} is half a character"
-    if not isinstance(value, int) or isinstance(value, bool) or not isinstance(type_, sa.Integer):
-        return None
-    least, most = integer_range(type_)
-    return None if least <= value <= most else f"{value} is out of its range, {least} to {most}"

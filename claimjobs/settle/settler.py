@@ -29,6 +29,7 @@ from claimjobs.settle.still_due import StillDueRows
 from claimjobs.statements.settle import Failure
 from claimjobs.table.backend import Backend
 from claimjobs.table.columns import DONE
+from claimjobs.table.values import is_sql
 
 OnDone = Finish | Literal["leave"] | Callable[[sa.Connection, Sequence[Job]], Finish | None]
 """What happens to done jobs. A function is called in the settle's transaction, with the jobs, which are locked and
@@ -170,7 +171,7 @@ class Settler:
             why = "they are not kept there" if self._on_done != "keep" else "SideCar(also_writes=...) names none"
             raise BadArgument(f"`done` can write no columns of jobs of {name!r}, because {why}: leave out the columns")
         for column, value in columns.items():
-            if isinstance(value, sa.ClauseElement):
+            if is_sql(value, sa.types.NULLTYPE):
                 raise BadArgument(f"`done` was given SQL for column {column!r} of table {name!r}: give it a value")
             if column not in may:
                 what = "has a role, which claimjobs writes" if column in roles.columns else "is not there"

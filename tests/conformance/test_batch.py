@@ -217,6 +217,9 @@ def test_a_job_of_another_batch_is_refused_and_nothing_is_decided(backend: Backe
         for word in (one.done, one.release, lambda job: one.fail(job, "x")):
             with pytest.raises(BatchMisused, match="give a job that came from it"):
                 word(other[0])
+            for no_job in (one[0].key, [one[0]], object()):
+                with pytest.raises(BatchMisused, match="give a job that came from it"):
+                    word(no_job)  # type: ignore[arg-type]
         with pytest.raises(BatchMisused):
             one.done(one[0], other[0])
         assert len(one.undecided) == len(other.undecided) == 1

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import uuid
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
+from decimal import Decimal
 from typing import Any
 
 import pytest
@@ -11,6 +12,7 @@ import sqlalchemy as sa
 
 from claimjobs import Columns, Queue, job_table
 from claimjobs.admin import stored_jobs
+from claimjobs.dialects.types import Instant
 from claimjobs.errors import BadArgument, BadPredicate
 from claimjobs.table.definitions import article_table
 from tests.backends import Backend, Clock
@@ -371,3 +373,43 @@ def test_a_job_is_no_key(backend: Backend) -> None:
         with pytest.raises(BadArgument, match="whose key is id"):
             queue.jobs.retry(keys)
     assert queue.jobs.retry([job.key]) == 1
+
+
+@pytest.mark.parametrize(
+    ("type_", "key", "taken", "refused"),
+    [
+        (
+            sa.BigInteger,
+            2,
+            ["2", 2.0, Decimal(2)],
+            ["abc", "", None, True, 1.5, b"2", 2**70, [2], uuid.UUID(int=2)],
+        ),
+        pytest.param(
+            sa.Uuid,
+            uuid.UUID(int=2),
+            [str(uuid.UUID(int=2)), uuid.UUID(int=2).hex],
+            ["abc", 2],
+            marks=pytest.mark.pair("SQLAlchemy writes it on MySQL, and the driver on Postgres"),
+        ),
+        (sa.Numeric(10, 2), Decimal("2.50"), ["2.5", 2.5], ["abc", float("nan")]),
+        (sa.String(20), "2", [2], [None, {"id": "2"}, sa.text("'2'"), "\0"]),
+        (Instant, datetime(2026, 1, 2, tzinfo=UTC), ["2026-01-02", datetime(2026, 1, 2)], ["2", 2]),  # noqa: DTZ001
+        (sa.Enum("low", "high", name="level"), "low", ["low"], ["lowest", 1]),
+    ],
+    ids=["number", "uuid", "numeric", "text", "instant", "enum"],
+)
+def test_a_key_is_a_value_of_its_type_or_a_text_of_one(
+    backend: Backend, *, type_: Any, key: Any, taken: list[Any], refused: list[Any]
+) -> None:
+    table = job_table("typed", sa.MetaData(), sa.Column("id", type_, primary_key=True, autoincrement=False))
+    backend.make(table)
+    queue = backend.queue(table)
+    queue.enqueue({"id": key})
+    for one in (key, *taken):
+        assert queue.cancel([one]) == [key]
+        assert queue.jobs.retry([one]) == 1
+    for one in refused:
+        for operation in (queue.cancel, queue.jobs.retry, queue.jobs.drop, queue.jobs.show):
+            with pytest.raises(BadArgument, match="whose key is id"):
+                operation([one])
+    assert queue.jobs.count(state="unclaimed") == 1

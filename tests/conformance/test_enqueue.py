@@ -11,6 +11,7 @@ import pytest
 import sqlalchemy as sa
 from sqlalchemy.orm import Session
 
+from claimjobs import job_table
 from claimjobs.errors import BadRow
 from claimjobs.table.definitions import article_table
 from tests.backends import Backend
@@ -178,6 +179,36 @@ def test_an_unknown_column_is_named_with_those_there_are(backend: Backend) -> No
 def test_what_is_no_mapping_is_shown(anywhere: Backend, row: Any) -> None:
     with pytest.raises(BadRow, match=r"row 2: .* is no mapping of column names to values"):
         anywhere.queue().enqueue([*jobs(1), row])
+
+
+@pytest.mark.parametrize(
+    ("row", "said"),
+    [
+        ({"d": sa.func.upper("x")}, "row 2: column 'd' is given SQL: give it a value"),
+        pytest.param(
+            {1: "x"},
+            "row 2: table 'jobs' has no column 1: it has id",
+            marks=pytest.mark.pair("SQLAlchemy looks a text up"),
+        ),
+    ],
+    ids=["an expression", "a name that is no text"],
+)
+@pytest.mark.parametrize("count", [1, 300])
+def test_what_only_sqlalchemy_could_read_is_a_bad_row(backend: Backend, row: Any, said: str, count: int) -> None:
+    queue, bad = backend.queue(), list[BadRow]()
+    several = [*jobs(1), *[{"d": "", "e": "", **row}] * count]
+    with pytest.raises(BadRow, match=said):
+        queue.enqueue(several)
+    assert queue.enqueue(several, on_bad=bad.append) == 1
+    assert len(bad) == count
+    assert there(backend) == ["0000"]
+
+
+def test_a_document_may_be_null(backend: Backend) -> None:
+    table = job_table("documents", sa.MetaData(), sa.Column("doc", sa.JSON))
+    backend.make(table)
+    backend.queue(table).enqueue([{"doc": sa.null()}, {"doc": {}}])
+    assert [row["doc"] for row in backend.rows(table)] == [None, {}]
 
 
 def test_an_error_of_the_callers_generator_is_the_callers(backend: Backend) -> None:

@@ -1,20 +1,22 @@
-"""Values as JSON or a text writes them, as values of a column."""
+"""Values that users give, as values of a column: in Python, in JSON or as text."""
 
 from __future__ import annotations
 
 import json
 import math
 from base64 import b64decode
-from collections.abc import Callable
+from collections.abc import Callable, Hashable, Mapping
 from datetime import UTC, date, datetime, time
 from decimal import Decimal
+from enum import Enum
 from typing import Any, Final
 from uuid import UUID
 
 import sqlalchemy as sa
 
 from claimjobs.dialects.types import Instant
-from claimjobs.enqueue.rows import misfit
+from claimjobs.key_text import plain
+from claimjobs.table.acceptance import integer_range
 
 
 def parsed_json(text: str) -> Any:
@@ -53,6 +55,48 @@ def value_for(column: sa.Column[Any], given: Any) -> Any:
             raise ValueError(f"{found} has no time zone: write it as 2026-01-31T12:00:00Z or with +01:00")
         found = found if has_zone or found.tzinfo is None else found.astimezone(UTC).replace(tzinfo=None)
     return found
+
+
+def key_part(column: sa.Column[Any], given: Any) -> Any:
+    """A part of a key of a job: a value of the column's type, or a text, as a command takes it; an instant is in UTC if
+    no other zone is given. Raises ValueError, with the reason.
+
+    A database compares a value of another type in its own way: by rounding, for example, and finds another job.
+    """
+    kind: Any = _kind(column.type)
+    is_nan = isinstance(given, float) and kind is Decimal and math.isnan(given)
+    if given is None or is_nan or isinstance(given, Mapping | sa.ClauseElement) or not isinstance(given, Hashable):
+        raise ValueError("it is no value")
+    if isinstance(column.type, sa.Enum) and not isinstance(given, Enum) and given not in column.type.enums:
+        raise ValueError(f"it is none of {', '.join(map(repr, column.type.enums))}")
+    if kind is int and isinstance(given, (float, Decimal)) and math.isfinite(given) and int(given) == given:
+        given = int(given)
+    is_number, is_instant = isinstance(given, (int, float, Decimal)), isinstance(column.type, Instant)
+    if kind in FORMS and type(given) is not kind and not isinstance(given, Enum) and (kind is not str or is_number):
+        given = value_for(sa.Column(column.name, sa.DateTime()) if is_instant else column, plain(given))
+    if is_instant and given.tzinfo is None:
+        given = given.replace(tzinfo=UTC)
+    if flaw := misfit(column.type, given):
+        raise ValueError(flaw)
+    return given
+
+
+def misfit(type_: sa.types.TypeEngine[Any], value: Any) -> str | None:
+    """Why a column of this type cannot hold a value, as far as that is known without the database."""
+    if isinstance(value, str) and "\0" in value:
+        return "it cannot hold a text with a NUL character"
+    if isinstance(value, str) and (halves := [one for one in value if "\ud800" <= one <= "\udfff"]):
+        return f"{halves[0]!r} is half a character"
+    if not isinstance(value, int) or isinstance(value, bool) or not isinstance(type_, sa.Integer):
+        return None
+    least, most = integer_range(type_)
+    return None if least <= value <= most else f"{value} is out of its range, {least} to {most}"
+
+
+def is_sql(value: Any, type_: sa.types.TypeEngine[Any]) -> bool:
+    """Whether this is an expression, which a driver may write as its text, and no value for a column of this type."""
+    is_null = isinstance(value, sa.Null) and isinstance(type_, sa.JSON)  # SQLAlchemy takes it for no document
+    return (isinstance(value, sa.ClauseElement) or hasattr(value, "__clause_element__")) and not is_null
 
 
 def _kind(type_: sa.types.TypeEngine[Any]) -> type[Any]:
