@@ -136,8 +136,9 @@ class Location:
         return sa.MetaData(schema=None if self.is_default else self.schema)
 
     def full_name(self, table: sa.Table) -> str:
-        """The name of this table, with its schema if a program does not find it without."""
-        return table.fullname if table.schema or self.is_default else f"{self.schema}.{table.name}"
+        """The name of this table, as the server spells it, with its schema if a program does not find it without."""
+        schema = table.schema or (None if self.is_default else self.schema)
+        return self.name if schema is None else f"{schema}.{self.name}"
 
 
 class TableRules(Protocol):

@@ -6,6 +6,7 @@ import pytest
 import sqlalchemy as sa
 
 from claimjobs import job_table
+from claimjobs.dialects.inspection import Location
 from claimjobs.errors import ColumnMissing, KeyUnfit
 from claimjobs.table.definitions import article_table
 from claimjobs.table.roles import roles_of
@@ -79,3 +80,11 @@ def test_no_key() -> None:
 def test_a_name_with_its_schema() -> None:
     roles = roles_of(job_table("jobs", sa.MetaData(schema="shop")))
     assert roles.name == "shop.jobs"
+
+
+def test_a_side_car_is_named_after_the_table_as_the_server_spells_it() -> None:
+    """Where names of tables have no case, each program may spell the table in another way."""
+    table = sa.Table("MAILS", sa.MetaData())
+    assert Location("own", "mails", is_default=True).full_name(table) == "mails"
+    assert Location("other", "mails", is_default=False).full_name(table) == "other.mails"
+    assert Location("other", "mails", is_default=False).full_name(sa.Table("x", sa.MetaData(schema="o"))) == "o.mails"
