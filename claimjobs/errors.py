@@ -109,8 +109,8 @@ class StatementTimedOut(ClaimjobsError):
 
     def __init__(self, reason: str) -> None:
         super().__init__(
-            f"the server ends statements that take too long ({reason}): give this account more time "
-            "(statement_timeout, max_execution_time, max_statement_time), or add the index that the statement lacks"
+            f"a statement takes too long, and is ended ({reason}): give this account more time (statement_timeout, "
+            "max_execution_time, max_statement_time, or a longer lease), or add the index that the statement lacks"
         )
 
 

@@ -15,7 +15,7 @@ import sqlalchemy as sa
 
 from claimjobs.control import Control
 from claimjobs.database.error_translation import TablesInUse, reason
-from claimjobs.database.kept_connection import KeptConnection
+from claimjobs.database.kept_connection import KeptConnection, StatementCut
 from claimjobs.dialects import Dialect
 from claimjobs.dialects.error_codes import FULL, READ_ONLY, UNAVAILABLE
 from claimjobs.errors import ReadOnly, ServerUnreachable, StatementTimedOut
@@ -179,7 +179,8 @@ class Connector(KeptConnection):
 
     def may_be_of_a_row(self, error: BaseException) -> bool:
         """Whether a single row of the work may be the cause of this error."""
-        return isinstance(error, sa.exc.DBAPIError) and self._dialect.errors.may_be_of_a_row(error)
+        is_of_server = isinstance(error, sa.exc.DBAPIError) and self._dialect.errors.may_be_of_a_row(error)
+        return is_of_server or isinstance(error, StatementCut)
 
     def deadline(self, failed_since: float, patience: float) -> float:
         """Until when a transaction is tried again that failed first at this time, by this machine's clock.
@@ -191,10 +192,14 @@ class Connector(KeptConnection):
 
     def raise_in_words(self, error: Exception) -> None:
         """Raise StatementTimedOut or ReadOnly for the last error of all attempts, if it is one of these."""
-        if self._dialect.errors.timed_out(error):
-            raise StatementTimedOut(reason(error)) from error
+        if isinstance(error, StatementCut) or self._dialect.errors.timed_out(error):
+            raise StatementTimedOut(self._reason(error)) from error
         if isinstance(error, sa.exc.DBAPIError) and self._kind(error) == READ_ONLY:
             raise ReadOnly(self._table_name, reason(error)) from error
+
+    def _reason(self, error: BaseException) -> str:
+        is_cut = isinstance(error, StatementCut)
+        return f"not answered within the lease of {self._liveness.lease:g} s" if is_cut else reason(error)
 
     def note(self, error: BaseException) -> None:
         """Count a failed attempt by its kind, whether or not another one follows; log the first of an outage."""
@@ -206,7 +211,7 @@ class Connector(KeptConnection):
             self._outage.attempts += 1
         elif kind not in self._dialect.errors.transient.values():
             self._outage = Outage(kind)
-            fields = {"event": TRYING_AGAIN, "kind": kind, "error": reason(error)}
+            fields = {"event": TRYING_AGAIN, "kind": kind, "error": self._reason(error)}
             log.warning("%s (%s): trying again", kind, fields["error"], extra=fields)
 
     def recovered(self) -> None:
@@ -300,6 +305,6 @@ class Attempts:
         if not self._connector.may_be_of_a_row(error):
             self._unclear_since = None
             return False
-        self._unclear_errors_left -= 1
+        self._unclear_errors_left -= DOUBTFUL if isinstance(error, StatementCut) else 1  # the next one takes as long
         self._unclear_since = now if self._unclear_since is None else self._unclear_since
         return self._unclear_errors_left <= 0 or now >= self._unclear_since + self._unclear_patience

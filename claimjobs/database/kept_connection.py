@@ -25,6 +25,10 @@ CALM_SECONDS: Final = 3.0
 """Seconds after a lost connection in which other owners may still reconnect: that takes a second and a heartbeat."""
 
 
+class StatementCut(sa.exc.OperationalError):
+    """The server did not answer within a lease, and another thread needed the connection, which was broken for that."""
+
+
 class SessionLocks(Protocol):
     """The advisory locks of a session, which outlast its transaction (`contrib.advisory_locks.SessionKeyLocks`)."""
 
@@ -47,6 +51,8 @@ class KeptConnection:
         """How often a connection was lost during a transaction: its commit may have happened, or not."""
         self.pooled = False
         """Whether a pooler shares the session with other clients. Then claimjobs must not change its settings."""
+        self._is_cut = False
+        """Whether the connection was broken because a thread has used it for longer than a lease."""
         self.locks_are_seen = True
         """Whether a lock of the session is kept, and seen by all others. Otherwise only the lease tells who is dead."""
         self._engine = engine
@@ -121,7 +127,10 @@ class KeptConnection:
 
     @contextlib.contextmanager
     def _breaking(self, connection: sa.Connection) -> Iterator[None]:
-        """Drop a connection that breaks. Raises TableMissing if a table of the queue is missing, and SettingUnfit."""
+        """Drop a connection that breaks. Raises StatementCut if another thread broke it, TableMissing if a table of the
+        queue is missing, and SettingUnfit.
+        """
+        self._is_cut = False
         try:
             with raised_as_sqlalchemy_does(connection):
                 yield
@@ -129,6 +138,9 @@ class KeptConnection:
             if self._dialect.errors.broken_kind(error):
                 self.disconnects += 1
                 self._drop()
+                if self._is_cut:
+                    cause = error.orig or error
+                    raise StatementCut(error.statement, error.params, cause, connection_invalidated=True) from error
             elif self._autocommit and self._connection is not None and self._dialect.errors.is_stale_plan(error):
                 self._dialect.sessions.forget_prepared(self._connection.connection.driver_connection)
             self._raise_what_it_means(error)
@@ -141,8 +153,9 @@ class KeptConnection:
             raise setting_unfit(*unfit) from error
 
     def _break_if_dead(self) -> None:
-        """Break a connection that a thread uses for longer than a lease: it is dead."""
+        """Break a connection that a thread uses for longer than a lease: it is dead, or sends what takes too long."""
         if time.monotonic() - self._lock.since > self._liveness.lease:
+            self._is_cut = True
             self._break()
 
     def _break(self) -> None:

@@ -65,3 +65,18 @@ def test_a_predicate_that_cannot_be_computed_is_told_as_that(backend: Backend) -
     queue.enqueue(jobs(1))
     with pytest.raises(BadPredicate, match="division by zero"):
         queue.claim()
+
+
+def test_a_settle_that_takes_longer_than_a_lease_is_divided(database: Backend) -> None:
+    """The heartbeat needs the connection, and cuts it; together the jobs would take as long again."""
+    queue = database.queue(liveness=Liveness(lease=2, patience=60))
+    queue.enqueue(jobs(60))
+    if database.family == "postgres":
+        body = "BEGIN PERFORM pg_sleep(0.05); RETURN OLD; END"
+        database.run(f"CREATE FUNCTION slow() RETURNS trigger LANGUAGE plpgsql AS $${body}$$")
+        database.run("CREATE TRIGGER slow BEFORE DELETE ON jobs FOR EACH ROW EXECUTE FUNCTION slow()")
+    else:
+        database.run("CREATE TRIGGER slow BEFORE DELETE ON jobs FOR EACH ROW SET @slept = sleep(0.05)")
+    with queue.claim(60) as batch:
+        batch.done()
+    assert (batch.lost, database.rows(), queue.report.transients["connection lost"] > 0) == ((), [], True)
