@@ -114,6 +114,9 @@ class Hold(ABC):
         self._process = os.getpid()
         self._one_at_a_time = threading.Lock()
         """Locked during a claim, and a settle by lease, until what they have learned and what is held is noted."""
+        self.unwritable: dict[Key, Exception] = {}
+        """Jobs in whose rows neither an outcome nor a failure can be written, with the error: they are to be claimed no
+        more. (By lease they stay claimed.)"""
         self._closed = False
         """Whether it claims nothing any more: that would open its connections again."""
         self._read_pause = paused(backend.queues, backend.roles.recorded_as)

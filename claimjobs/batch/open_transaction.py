@@ -9,7 +9,6 @@ import time
 import weakref
 from collections.abc import Iterator, Mapping
 from contextlib import closing
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
 import sqlalchemy as sa
@@ -18,19 +17,14 @@ from claimjobs.batch.hold import HandlerWrites
 from claimjobs.claim.strategy import ClaimResult
 from claimjobs.database.connection import Connector
 from claimjobs.database.error_translation import raised_as_sqlalchemy_does, reason
-from claimjobs.database.transactions import HELD, in_utc, savepoint
-from claimjobs.dialects import Key
+from claimjobs.database.transactions import HELD, in_utc
 from claimjobs.dialects.error_codes import LOST, READ_ONLY
 from claimjobs.dialects.lexis import CHANGES_NOTHING
-from claimjobs.errors import BatchMisused, BatchRolledBack, CrossedFork, NoOpenTransaction, ReadOnly, WriteSwallowed
-from claimjobs.job import entry_of
-from claimjobs.options import Liveness, Retry
+from claimjobs.errors import BatchMisused, BatchRolledBack, CrossedFork, NoOpenTransaction, ReadOnly
+from claimjobs.options import Liveness
 from claimjobs.report import Report
-from claimjobs.settle.outcomes import Outcomes
-from claimjobs.settle.refusals import REFUSALS, SHORTER, is_of_a_row
-from claimjobs.settle.settler import Settler
+from claimjobs.settle.refusals import is_of_a_row
 from claimjobs.signals import shielded
-from claimjobs.statements.settle import Failure
 from claimjobs.table.backend import Backend
 
 if TYPE_CHECKING:  # it is imported by the first session, see `connection_in`
@@ -391,99 +385,3 @@ class BatchTransaction(HandlerWrites):
         if self.transaction.batch is not self:
             raise NoOpenTransaction("has no open transaction any more")
         return self.transaction
-
-
-class IsolatingSettle:
-    """A settle in the transaction that holds the jobs. If a row is refused, it undoes the batch and marks suspects.
-
-    Only a savepoint is rolled back, so the locks are kept. Without the marks the next claim would get the same batch.
-    """
-
-    def __init__(self, backend: Backend, settler: Settler, retry: Retry, outcomes: Outcomes) -> None:
-        self.written = outcomes
-        """The outcomes that were written."""
-        self.refused: Exception | None = None
-        """The error because of which other outcomes were written than were given."""
-        self.lost = set[Key]()
-        """The jobs that were cancelled or deleted meanwhile, which only claims that lock no rows let happen."""
-        self._settler, self._retry, self._locks_rows = settler, retry, backend.locks_rows
-        self._roles, self._dialect = backend.roles, backend.dialect
-        self._depends_on_zone = backend.source.depend_on_zone
-
-    def commit(self, batch: BatchTransaction, *, with_savepoint: bool) -> None:
-        """Write the outcomes and commit, all or nothing. Raises BatchRolledBack.
-
-        `with_savepoint`: make one before the settle, so that it can be written again without what is refused.
-        """
-        outcomes = self.written
-        # Errors and values of columns may be refused.
-        with_savepoint = with_savepoint or bool(outcomes.failures or outcomes.columns)
-        with batch.committed() as (connection, outer, refused):
-            if refused is not None:
-                self._isolate(connection, refused, outer)
-                return
-            try:
-                self._write(connection, outcomes, with_savepoint=with_savepoint)
-            except WriteSwallowed:
-                raise  # not known of which job
-            except REFUSALS as error:
-                if not is_of_a_row(error, self._dialect) or not (with_savepoint or outer is not None):
-                    raise
-                if not (with_savepoint and self._wrote_with_less_text(connection, outcomes)):
-                    self._isolate(connection, error, outer)
-                    return
-            if outer is not None:
-                outer.commit()
-
-    def _isolate(self, connection: sa.Connection, error: Exception, outer: sa.NestedTransaction | None) -> None:
-        """Undo the batch, and write other outcomes: a single done job failed, several are suspects. Raises the error if
-        the table cannot store that.
-        """
-        roles, done = self._roles, self.written.done
-        if not (done and roles.can_isolate):
-            raise error
-        instead = self.written.only(set(self.written.keys()) - set(done))
-        text = roles.kept_of(f"its outcome cannot be written: {reason(error)}")
-        for key in done:
-            attempts = roles.value_of("attempts", entry_of(self.written.jobs[key]), 0)
-            if len(done) > 1:
-                instead.suspects[key] = Failure(text, self._retry.wait(attempts))
-            elif self._retry.is_last(attempts):
-                instead.dead[key] = Failure(text)
-            else:
-                instead.retried[key] = Failure(text, self._retry.wait(attempts))
-        group = len(instead.suspects)
-        instead.suspects = {key: replace(each, group=group) for key, each in instead.suspects.items()}
-        if outer is not None:
-            outer.rollback()
-        try:
-            self._write(connection, instead)
-        except REFUSALS as again:
-            if not (is_of_a_row(again, self._dialect) and self._wrote_with_less_text(connection, instead)):
-                raise
-        self.written, self.refused = instead, error
-
-    def _wrote_with_less_text(self, connection: sa.Connection, outcomes: Outcomes) -> bool:
-        """Write the outcomes with less of their errors; return whether that was possible."""
-        for longest in SHORTER if outcomes.failures else ():
-            try:
-                self._write(connection, outcomes.with_short_errors(longest))
-            except REFUSALS as error:
-                if not is_of_a_row(error, self._dialect):
-                    raise
-            else:
-                return True
-        return False
-
-    def _write(self, connection: sa.Connection, outcomes: Outcomes, *, with_savepoint: bool = True) -> None:
-        """Write outcomes in UTC: the session has the handler's zone, and a rollback to a savepoint restores that. What
-        a commit would refuse is refused here, as long as a savepoint can be rolled back.
-        """
-        utc = in_utc(connection, self._dialect, depends=self._depends_on_zone)
-        with savepoint(connection) if with_savepoint else contextlib.nullcontext(), utc:
-            if not self._locks_rows:
-                held = self._settler.lock(connection, 0, outcomes)
-                self.lost, outcomes = set(outcomes.keys()) - held, outcomes.only(held)
-            self._settler.write_locked(connection, None, outcomes)
-            if with_savepoint and (check := self._dialect.sessions.check_deferred) is not None:
-                connection.execute(check).close()

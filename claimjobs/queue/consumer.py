@@ -164,6 +164,9 @@ class Consumer:
             return self.batch(NOTHING, next_claim)
         if self._still_due is not None:
             self._still_due.check()
+        if hold.unwritable:
+            unwritable, hold.unwritable = hold.unwritable, {}
+            RowIsolation(self.access, plans, hold).leave(unwritable)
         with plans.understood(where):
             try:
                 with tracing.span("claim", backend.source.name):

@@ -98,7 +98,7 @@ class RowIsolation:
                 groups += [group[half:], group[:half]] if half else []
             else:
                 if claimed.jobs:
-                    self._leave(alone)
+                    self.leave(alone)
                     return claimed
         return self._claimed_none(candidates, alone, error)
 
@@ -111,7 +111,7 @@ class RowIsolation:
             if isinstance(error, StatementTimedOut):
                 raise error
             raise ClaimRefused(self._access.backend.source.name, _cause(error)) from error
-        self._leave(alone)
+        self.leave(alone)
         return NOTHING._replace(candidates=len(candidates) - len(alone))
 
     def _candidates(self, plan: ClaimPlan, most: int, error: Exception) -> list[Key]:
@@ -137,7 +137,7 @@ class RowIsolation:
         selection = replace(plan.selection, due=sa.and_(plan.selection.due, these), in_sweeps=False)
         return replace(plan, selection=selection, strategy=self._plans.strategy(selection), divisible=len(keys) > 1)
 
-    def _leave(self, alone: dict[Key, Exception]) -> None:
+    def leave(self, alone: dict[Key, Exception]) -> None:
         """Claim these rows no more, and tell it: in the log, in the report, and, if there is an owner, in its row."""
         name = self._access.backend.source.name
         for key, error in alone.items():

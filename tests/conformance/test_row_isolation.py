@@ -8,13 +8,14 @@ import pytest
 import sqlalchemy as sa
 
 from claimjobs import Queue, make, side_car_tables
-from claimjobs.errors import BadPredicate, ClaimRefused, StatementTimedOut
-from claimjobs.options import Liveness
+from claimjobs.errors import BadPredicate, BatchRolledBack, ClaimRefused, StatementTimedOut
+from claimjobs.options import Liveness, Retry
 from claimjobs.queue.row_isolation import RowIsolation
 from tests.backends import Backend, wait_for
 from tests.cli.command import claimjobs
 from tests.conformance.jobs import jobs, names
 from tests.conformance.owners import declare_dead, hold_of
+from tests.conformance.refusals import refuse_where
 
 KINDS: dict[str, dict[str, Any]] = {
     "rows": {},
@@ -216,6 +217,25 @@ def test_what_refuses_every_row_is_no_row(backend: Backend) -> None:
     assert queue.report.unclaimable == 0
 
 
+def test_a_row_that_an_open_transaction_cannot_change_keeps_no_other_job_waiting(database: Backend) -> None:
+    """Neither its outcome can be written, nor that it failed, nor that it is a suspect."""
+    queue = database.queue(hold="transaction", on_done="keep", retry=Retry(base=0))
+    queue.enqueue(jobs(10))
+    refuse_where(database, "UPDATE ON jobs", "NEW.d = '0002'", "frozen")
+    refused = list[str]()
+    for _ in range(30):
+        try:
+            for batch in queue.batches(5, drain="retries"):
+                with batch:
+                    batch.done()
+            break
+        except BatchRolledBack as error:
+            refused.append(str(error))
+    assert [row["d"] for row in database.rows() if row["status"] != "done"] == ["0002"]
+    assert (len(refused), queue.report.unclaimable) == (2, 1)
+    assert all("frozen" in error for error in refused)
+
+
 def test_a_claim_goes_on_if_nobody_can_be_told_how_many_rows_it_leaves(
     anywhere: Backend, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -227,5 +247,5 @@ def test_a_claim_goes_on_if_nobody_can_be_told_how_many_rows_it_leaves(
 
     assert hold.owner is not None
     monkeypatch.setattr(hold.owner.row, "note_unclaimable", no_connection)
-    RowIsolation(queue._access, queue._consumer.plans, hold)._leave({7: ValueError("not this one")})
+    RowIsolation(queue._access, queue._consumer.plans, hold).leave({7: ValueError("not this one")})
     assert queue.report.unclaimable == 1
