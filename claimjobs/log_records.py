@@ -28,7 +28,7 @@ _OURS: Final = f"{Path(__file__).parent}{os.sep}"
 
 def fields_of(record: logging.LogRecord) -> dict[str, Any]:
     """The fields that the caller gave as `extra`, as plain data."""
-    return {name: _plain(value) for name, value in vars(record).items() if name not in STANDARD}
+    return {name: json_value(value) for name, value in vars(record).items() if name not in STANDARD}
 
 
 def traceback_of(record: logging.LogRecord) -> str | None:
@@ -58,14 +58,14 @@ def enable_loggers() -> None:
             logger.disabled = False
 
 
-def _plain(value: Any) -> Any:
+def json_value(value: Any) -> Any:
     """A value that JSON has; as text if it has not."""
     if type(value) in (str, int, bool, type(None)) or (type(value) is float and math.isfinite(value)):
         return value
     if isinstance(value, (tuple, list)):
-        return [_plain(part) for part in value]
+        return [json_value(part) for part in value]
     if isinstance(value, Mapping):
-        return {str(name): _plain(part) for name, part in value.items()}
+        return {str(name): json_value(part) for name, part in value.items()}
     return plain(value)
 
 

@@ -72,8 +72,8 @@ def main() -> None:
             console.save_svg(str(picture), title="claimjobs watch --table emails")
             picture.write_text(_without_fonts(picture.read_text(encoding="utf-8")), encoding="utf-8")
         if browser.PROGRAM is not None:
-            with serving("127.0.0.1", 0, queue_pages(reader)) as port:
-                browser.picture(f"http://127.0.0.1:{port}/", IMAGES / "page.png")
+            with serving("127.0.0.1", 0, queue_pages(reader)) as address:
+                browser.picture(f"{address}/", IMAGES / "page.png")
         queue.engine.dispose()
 
 

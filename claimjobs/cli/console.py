@@ -3,20 +3,24 @@
 from __future__ import annotations
 
 import io
+import json
 import logging
 import os
 import sys
 import traceback
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
-from typing import IO, Any
+from typing import IO, TYPE_CHECKING, Any
 
 import click
 
 from claimjobs.database.masking import masked
 from claimjobs.key_text import visible, visible_lines
 from claimjobs.log_events import COMMAND_FAILED, COMMAND_SAYS
-from claimjobs.log_records import JsonFormatter
+from claimjobs.log_records import JsonFormatter, json_value
+
+if TYPE_CHECKING:
+    from rich.console import Console
 
 # Keys of `meta`, which all contexts of a command line share.
 URLS = "claimjobs.urls"
@@ -34,7 +38,7 @@ def prepare_streams() -> None:
             nowhere = os.open(os.devnull, os.O_WRONLY)
             os.set_inheritable(nowhere, True)  # for the processes of a run
             setattr(sys, name, os.fdopen(nowhere, mode, encoding="utf-8"))
-    if isinstance(sys.stdout, io.TextIOWrapper) and sys.stdout.errors == "strict":
+    if isinstance(sys.stdout, io.TextIOWrapper) and sys.stdout.errors in ("strict", "surrogateescape"):
         sys.stdout.reconfigure(errors="backslashreplace")
 
 
@@ -61,6 +65,11 @@ def data(text: object) -> None:
     click.echo(text)
 
 
+def json_line(found: Mapping[str, Any]) -> str:
+    """A JSON object on one line. What JSON has not is a text: instants, bytes in base64, NaN and Infinity."""
+    return json.dumps(json_value(found))
+
+
 def show(*lines: str, err: bool = False) -> None:
     """Print lines for a person. Whatever is in one, it stays one line, and does nothing to the terminal."""
     click.echo("\n".join(map(visible, lines)), err=err)
@@ -74,6 +83,11 @@ def show_sql(text: str) -> None:
 def on_terminal() -> bool:
     """Whether standard output is a terminal."""
     return sys.stdout.isatty()
+
+
+def can_redraw(console: Console) -> bool:
+    """Whether lines can be drawn again on a console: it is a terminal that can move its cursor (not `TERM=dumb`)."""
+    return console.file.isatty() and console.is_terminal and not console.is_dumb_terminal
 
 
 # --- standard error ------------------------------------------------------------------------------------------

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import csv
-import json
 import shutil
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
@@ -15,7 +14,7 @@ import sqlalchemy as sa
 
 from claimjobs.admin.stored_jobs import StoredJob
 from claimjobs.cli import exits
-from claimjobs.cli.console import ask, data, need_yes, number, on_terminal, say
+from claimjobs.cli.console import ask, data, json_line, need_yes, number, on_terminal, say
 from claimjobs.cli.options import AT_LEAST_1, options_before, with_options
 from claimjobs.cli.queue_options import Target, next_command, queue_options
 from claimjobs.database.connect import shown
@@ -69,7 +68,7 @@ def list_(target: Target, state: str | None, where: str | None, limit: int, as_j
             if not (found or as_json) and on_terminal():
                 data(_line(*HEADER))
             found += 1
-            data(json.dumps(entry.columns, default=plain) if as_json else _line(*_fields(queue, entry)))
+            data(json_line(entry.columns) if as_json else _line(*_fields(queue, entry)))
         count = queue.jobs.count(where, state=state, most=COUNT_LIMIT) if found == limit else found
     if not found:
         say(f"{queue.table.fullname} has no {'' if where is None else 'such '}{state or ''}{' ' if state else ''}job")
@@ -84,6 +83,7 @@ def list_(target: Target, state: str | None, where: str | None, limit: int, as_j
 @click.pass_context
 def show(context: click.Context, target: Target, ids: tuple[str, ...], as_json: bool) -> None:
     """Show the state and every column of jobs. Write an ID of several columns as a line of CSV: eu,17.
+    After `--` an ID may begin with a hyphen.
 
     An ID that is not the key of a row is reported (exit code 5).
 
@@ -91,10 +91,11 @@ def show(context: click.Context, target: Target, ids: tuple[str, ...], as_json: 
     Examples:
       claimjobs show 1
       claimjobs show --json 1 2
+      claimjobs show -- -5
     """
     with target.queue() as queue:
         found, missing = found_by_ids(queue, ids)
-    texts = [json.dumps(entry.columns, default=plain) if as_json else _block(entry.columns) for entry in found]
+    texts = [json_line(entry.columns) if as_json else _block(entry.columns) for entry in found]
     if texts:
         data(("\n" if as_json else "\n\n").join(texts))
     if missing:
@@ -125,7 +126,7 @@ def cancel(context: click.Context, target: Target, ids: tuple[str, ...], reason:
         cancelled = set(queue.cancel((entry.key for entry in found), reason))
         left = [key for key in (*(entry.key for entry in found), *missing) if key not in cancelled]
         states = {entry.job.key: entry.state for entry in queue.jobs.show(left)}
-    data(json.dumps({"cancelled": len(cancelled)}) if as_json else len(cancelled))
+    data(json_line({"cancelled": len(cancelled)}) if as_json else len(cancelled))
     for key in left:
         why = f"it is {states[key]}" if key in states else f"no row of {queue.table.fullname} has this key"
         if states.get(key) in (UNCLAIMED, CLAIMED):
@@ -219,7 +220,7 @@ def _choice(queue: Queue, ids: tuple[str, ...], where: str | None, **_: bool) ->
 
 
 def _end(context: click.Context, counted: dict[str, int], missing: list[Any], *, as_json: bool) -> None:
-    data(json.dumps(counted) if as_json else next(iter(counted.values())))
+    data(json_line(counted) if as_json else next(iter(counted.values())))
     if missing:
         which = ", ".join(map(key_in_message, missing))
         listed, waits = next_command("list --state dead"), f"{next_command('cancel ID')} makes one dead that waits"

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from datetime import timedelta
 from typing import Final
 
 import click
 
-from claimjobs.cli.console import data, log_as_messages, number, say, show
+from claimjobs.cli.console import data, json_line, log_as_messages, number, say, show
 from claimjobs.cli.options import AT_LEAST_1, Duration, retry_options
 from claimjobs.cli.queue_options import Target, next_command, queue_options
 from claimjobs.instants import age
@@ -102,7 +101,7 @@ def reclaim(target: Target, owner: int | None, force: bool, ownerless: bool, as_
             if left:
                 step = next_command("reclaim --ownerless")
                 say(f"{number(left, 'job')} claimed without an owner: {step} releases them")
-    data(json.dumps({"handed_back": jobs}) if as_json else jobs)
+    data(json_line({"handed_back": jobs}) if as_json else jobs)
 
 
 def _reclaimed_from(queue: Queue, owner_id: int, *, force: bool) -> int:
@@ -153,4 +152,4 @@ def purge(target: Target, older_than: timedelta, state: Ended, where: str | None
     """
     with target.queue() as queue:
         count = queue.purge(older_than, state=state, where=where, dry_run=dry_run)
-    data(json.dumps({"would_purge" if dry_run else "purged": count}) if as_json else count)
+    data(json_line({"would_purge" if dry_run else "purged": count}) if as_json else count)

@@ -58,7 +58,11 @@ class Text(click.types.StringParamType):
         try:
             text.encode()
         except UnicodeEncodeError:
-            self.fail("it is not UTF-8: write it in that encoding", param, ctx)
+            self.fail(
+                "it is not UTF-8: write it in that encoding, in a locale that has it, such as LC_ALL=C.UTF-8",
+                param,
+                ctx,
+            )
         return text
 
 
@@ -242,8 +246,17 @@ def with_options(*options: AnyOption) -> AnyOption:
 options_before = with_options(URL, TABLE, MAP)
 """Options of a group, for the command that follows."""
 retry_options = with_options(*RETRYING)
+
+
+def _address(_context: click.Context, _option: click.Parameter, given: str) -> str:
+    if not given.strip():  # the system takes it for all addresses
+        raise click.BadParameter("it is empty, because its variable may be missing: give an address, or leave it out")
+    return given
+
+
 bind = click.option(
     "--bind",
+    callback=_address,
     default="127.0.0.1",
     metavar="ADDRESS",
     help="The address to listen on; 0.0.0.0: all addresses of the machine.",

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import logging
 import threading
 from collections import Counter
@@ -17,7 +16,7 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from claimjobs.cli.console import data, log_to, number, show
+from claimjobs.cli.console import can_redraw, data, json_line, log_to, number, show
 from claimjobs.instants import age
 from claimjobs.key_text import visible
 from claimjobs.log_events import FAILURES_COUNTED, JOB_DEAD, JOB_RETRY, PROGRESS
@@ -93,7 +92,7 @@ class Screen:
         if terminal is None and every is None and log_format == "text" and not (quiet or as_json):
             # What is printed there is never read as markup, such as `[/red]`.
             terminal = Console(stderr=True, markup=False, emoji=False, highlight=False)
-            terminal = terminal if terminal.is_terminal else None
+            terminal = terminal if can_redraw(terminal) else None
         self._live: Live | None = None
         if terminal is not None:
             self._live = Live(console=terminal, refresh_per_second=5, redirect_stdout=False, redirect_stderr=False)
@@ -126,7 +125,7 @@ class Screen:
             return
         self._next, self._shown = snapshot.elapsed + self._every, news
         if self._as_json:
-            data(json.dumps({"event": PROGRESS, **_plain(snapshot)}))
+            data(json_line({"event": PROGRESS, **_plain(snapshot)}))
         elif self._log_format == "json":
             log.info("%s", _line(snapshot, verbose=self._verbose), extra={"event": PROGRESS, **_plain(snapshot)})
         else:
@@ -218,7 +217,7 @@ def summary_lines(
 def summary_json(summary: Summary) -> str:
     """The summary as one JSON object."""
     total, more = summary.total, {"unaccounted": summary.unaccounted, "rate": summary.rate}
-    return json.dumps({"event": "summary", "done": total.done, "failed": total.dead, **_plain(summary), **more})
+    return json_line({"event": "summary", "done": total.done, "failed": total.dead, **_plain(summary), **more})
 
 
 def _plain(numbers: Snapshot | Summary) -> dict[str, Any]:

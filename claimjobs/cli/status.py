@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 import textwrap
 from collections import Counter
@@ -16,7 +15,7 @@ import click
 from claimjobs.admin.overview import LIMIT
 from claimjobs.admin.stats import Stats
 from claimjobs.cli import exits
-from claimjobs.cli.console import data, log_as_messages, number, on_terminal, say, show
+from claimjobs.cli.console import data, json_line, log_as_messages, number, on_terminal, say, show
 from claimjobs.cli.options import AT_LEAST_1, COUNT, Duration, Seconds, bind, port
 from claimjobs.cli.queue_options import Target, claim_options, next_command, queue_options
 from claimjobs.database.connect import connected
@@ -94,7 +93,7 @@ def status(context: click.Context, /, target: Target, as_json: bool, check: bool
     exceeded = list(_exceeded(stats, **limits))
     if as_json:
         checked = {"exceeded": exceeded} if check else {}
-        data(json.dumps({"table": name, **_plain(stats), "retrying": retrying, "where": where, **checked}, default=str))
+        data(json_line({"table": name, **_plain(stats), "retrying": retrying, "where": where, **checked}))
     elif check:
         show(f"{name}: {'; '.join([*exceeded, *_paused(stats)] if exceeded else ['ok'])}")
     else:
@@ -215,7 +214,7 @@ def explain(context: click.Context, target: Target, as_json: bool, analyze: bool
     with target.queue() as queue:
         found = queue.explain(analyze=analyze)
     verbose = bool(context.find_root().params.get("verbose"))
-    data(json.dumps(found.as_dict(), default=str)) if as_json else show(*_findings(found, verbose=verbose))
+    data(json_line(found.as_dict())) if as_json else show(*_findings(found, verbose=verbose))
     context.exit(CODES.get(found.verdict, exits.OK))
 
 
@@ -270,8 +269,8 @@ def exporter(target: Target, port: int, bind: str, every: float, limit: int) -> 
         queue.overview(limit)
         reader = PageReader(queue, every=every, limit=limit)
         pages = {"/metrics": metrics_page(TableCollector(reader)), **queue_pages(reader)}
-        with graceful(queue.stop, queue.stop), serving(bind, port, pages) as bound:
-            say(f"/metrics of table {reader.table}, and a page for a browser, on http://{bind}:{bound}")
+        with graceful(queue.stop, queue.stop), serving(bind, port, pages) as url:
+            say(f"/metrics of table {reader.table}, and a page for a browser, on {url}")
             while not queue.stopping:
                 reader.latest()
                 queue.wait(every)

@@ -24,7 +24,7 @@ from rich.text import Text
 
 from claimjobs.admin.overview import COUNTED_STATES, History, Overview, outlook
 from claimjobs.cli.console import asks as somebody_answers
-from claimjobs.cli.console import log_as_messages, number, on_terminal, show
+from claimjobs.cli.console import can_redraw, log_as_messages, number, show
 from claimjobs.cli.jobs import found_by_ids
 from claimjobs.cli.options import AT_LEAST_1, Seconds
 from claimjobs.cli.queue_options import Target, queue_options
@@ -64,8 +64,8 @@ def watch(target: Target, every: float, times: int | None) -> None:
     """Show a queue until q or Ctrl-C: jobs by state with their course, owners, the last dead jobs; with --per-key
     also the keys that wait longest for their turn, and those that a limit or a rate holds back.
 
-    p pauses the queue, r ends the pause, t retries dead jobs, c cancels jobs; each asks first. Without a terminal it
-    prints a line for each reading.
+    p pauses the queue, r ends the pause, t retries dead jobs, c cancels jobs; each asks first. Without a terminal, and
+    on one that can draw nothing again (TERM=dumb), it prints a line for each reading.
 
     Jobs are counted up to 10,000 in each state, so that no reading takes long: `10,000+` means so many or more. The
     change of a state is per second, over the last 30 s.
@@ -77,8 +77,9 @@ def watch(target: Target, every: float, times: int | None) -> None:
       claimjobs watch --times 1 > now.txt
     """
     with target.queue() as queue, log_as_messages():
-        if on_terminal() and somebody_answers():
-            _Watch(queue).on_screen(every, times)
+        console = Console(markup=False, emoji=False, highlight=False)
+        if can_redraw(console) and somebody_answers():
+            _Watch(queue).on_screen(console, every, times)
             return
         history = History()
         with graceful(queue.stop, queue.stop):
@@ -102,9 +103,8 @@ class _Watch:
         """What became of the last answer."""
         self._ends = False
 
-    def on_screen(self, every: float, times: int | None) -> None:
+    def on_screen(self, console: Console, every: float, times: int | None) -> None:
         """Redraw until it is ended. What fails is told in the last line, and tried again."""
-        console = Console(markup=False, emoji=False, highlight=False)
         with _keys_at_once(), Live(console=console, screen=True, auto_refresh=False) as live:
             self._history.add(seen := self._queue.overview())
             for reading in count(1):

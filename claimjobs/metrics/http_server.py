@@ -32,8 +32,8 @@ log = logging.getLogger("claimjobs.http_server")
 
 
 @contextmanager
-def serving(host: str, port: int, pages: Mapping[str, WSGIApplication]) -> Iterator[int]:
-    """Serve these pages, by their paths, while the block lasts; yield the port. Port 0: any free port.
+def serving(host: str, port: int, pages: Mapping[str, WSGIApplication]) -> Iterator[str]:
+    """Serve these pages, by their paths, while the block lasts; yield their URL, without a path. Port 0: any free port.
 
     A client that hangs occupies a thread for REQUEST_SECONDS, and nothing else. Raises ClaimjobsError if the port
     cannot be used.
@@ -46,7 +46,7 @@ def serving(host: str, port: int, pages: Mapping[str, WSGIApplication]) -> Itera
     with server:
         threading.Thread(target=server.serve_forever, args=(0.1,), name="http", daemon=True).start()
         try:
-            yield server.server_port
+            yield f"http://{f'[{host}]' if ':' in host else host}:{server.server_port}"
         finally:
             server.shutdown()
 

@@ -65,7 +65,7 @@ class Endpoints:
         with ExitStack() as block:
             block.callback(queue.engine.dispose)
             for port, served in pages.items():
-                url = f"http://{self.host}:{block.enter_context(serving(self.host, port, served))}"
+                url = block.enter_context(serving(self.host, port, served))
                 paths = ", ".join(served)
                 log.info("%s on %s", paths, url, extra={"event": SERVING, "pages": paths, "url": url})
             yield

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import json
+import re
 
 import pytest
 
 from claimjobs.cli import exits
 from tests.backends import Backend
 from tests.cli.command import Ended, claimjobs
+from tests.cli.hostile.test_streams import shell
 from tests.cli.test_dead import dead_jobs, timeless
+from tests.docs.markdown import COMMANDS
 
 pytestmark = pytest.mark.one_server("a command parses and prints; the jobs are tested beside the Queue")
 
@@ -70,3 +73,28 @@ def test_cancel_says_what_it_did_not_do(anywhere: Backend) -> None:
     ]
     listed = timeless(run(anywhere, "list", "--state", "dead").out)
     assert listed == "1\tdead\t1\tat\ta\n2\tdead\t0\tat\tcancelled: enough\n"
+
+
+OWN = "status text DEFAULT 'unclaimed', owner_id int, owner_date timestamptz, last_error text"
+
+
+def test_json_has_what_is_no_number_as_a_text(anywhere: Backend) -> None:
+    anywhere.make()
+    anywhere.run(f"CREATE TABLE floats (id int PRIMARY KEY, x float, parts float[], {OWN})")
+    anywhere.run("INSERT INTO floats (id, x, parts) VALUES (1, 'NaN', '{1.5,-Infinity}')")
+    for words in (("list",), ("show", "1")):
+        found = json.loads(run(anywhere, *words, "--json", "--table", "floats").out, parse_constant=pytest.fail)
+        assert (found["x"], found["parts"]) == ("nan", [1.5, "-inf"])
+
+
+def test_the_documented_pipes_take_keys_that_look_like_options(anywhere: Backend) -> None:
+    anywhere.make()
+    anywhere.run("DROP TABLE jobs")
+    anywhere.run(f"CREATE TABLE jobs (id text PRIMARY KEY, {OWN})")
+    anywhere.run("INSERT INTO jobs (id) VALUES ('--all'), ('-5'), ('--json')")
+    lines = re.findall(r"^claimjobs .*\| xargs .*$", COMMANDS.read_text(encoding="utf-8"), re.MULTILINE)
+    assert len(lines) == 2
+    for line in lines:
+        ended = shell(line, anywhere)
+        assert ended.returncode == exits.OK, ended.stderr
+    assert {row["status"] for row in anywhere.rows("jobs")} == {"dead"}

@@ -126,3 +126,9 @@ def test_without_its_package_the_extra_is_named(monkeypatch: pytest.MonkeyPatch)
     ended = claimjobs("exporter", "--port", "0", "--url", "postgresql://nobody@127.0.0.1:1/none")
     assert ended.code == exits.FAILURE
     assert "pip install 'claimjobs[metrics]'" in ended.err
+
+
+def test_an_empty_address_does_not_mean_all_addresses() -> None:
+    ended = claimjobs("exporter", "--port", "0", "--bind", "", "--url", "postgresql://nobody@127.0.0.1:1/none")
+    assert ended.code == exits.USAGE
+    assert "it is empty, because its variable may be missing" in " ".join(ended.err.split())

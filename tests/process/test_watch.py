@@ -55,9 +55,10 @@ class Terminal:
 
 
 @contextmanager
-def watching(backend: Backend, *words: str) -> Iterator[Terminal]:
+def watching(backend: Backend, *words: str, **more: str) -> Iterator[Terminal]:
     master, slave = pty.openpty()
-    environment = {**os.environ, "CLAIMJOBS_URL": backend.url, "COLUMNS": "100", "LINES": "30", "TERM": "xterm"}
+    terminal = {"COLUMNS": "100", "LINES": "30", "TERM": "xterm"}
+    environment = {**os.environ, "CLAIMJOBS_URL": backend.url, **terminal, **more}
     command = [sys.executable, "-m", "claimjobs", "watch", "--every", "0.2", *words]
     process = subprocess.Popen(command, stdin=slave, stdout=slave, stderr=slave, env=environment)
     os.close(slave)
@@ -137,6 +138,21 @@ def test_after_the_last_reading_it_ends_with_the_answer_to_a_question(anywhere: 
         terminal.type("d")
         terminal.wait_for("none, Esc: do not): d")
         terminal.type("\x1b")
+        assert terminal.process.wait(DEADLINE) == exits.OK
+
+
+def test_a_character_that_the_locale_has_not_ends_nothing(anywhere: Backend) -> None:
+    dead_jobs(anywhere, "no such street")
+    with watching(anywhere, PYTHONIOENCODING="ascii:surrogateescape") as terminal:  # as with LC_ALL=C
+        terminal.wait_for("1 due \\xb7 the oldest")
+        terminal.type("q")
+        assert terminal.process.wait(DEADLINE) == exits.OK
+
+
+def test_on_a_terminal_that_can_draw_nothing_again_it_prints_lines(anywhere: Backend) -> None:
+    dead_jobs(anywhere, "no such street")
+    with watching(anywhere, "--times", "2", TERM="dumb") as terminal:
+        terminal.wait_for("jobs: 1 unclaimed, 0 claimed, 1 dead")
         assert terminal.process.wait(DEADLINE) == exits.OK
 
 

@@ -5,12 +5,16 @@ from __future__ import annotations
 import io
 import json
 import logging
+import os
+import pty
 from collections import Counter
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from rich.console import Console
 
+from claimjobs.cli.console import can_redraw
 from claimjobs.cli.screen import Screen, drawn, summary_json, summary_lines
 from claimjobs.report import Report
 from claimjobs.workers.run import ProcessFigures, Snapshot, Summary
@@ -68,6 +72,28 @@ def test_the_live_table_shows_the_last_state() -> None:
     logging.getLogger().handlers.clear()
     assert isinstance(console.file, io.StringIO)
     assert "queue length 120" in console.file.getvalue()
+
+
+@pytest.mark.parametrize(("kind", "has_table"), [("xterm", True), ("dumb", False), ("unknown", False)])
+def test_where_nothing_can_be_drawn_again_the_state_is_lines(
+    kind: str, has_table: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    master, slave = pty.openpty()
+    monkeypatch.setenv("TERM", kind)
+    with open(slave, "w") as stderr, monkeypatch.context() as patch:
+        patch.setattr("sys.stderr", stderr)
+        with Screen() as screen:
+            screen.update(RUNNING)
+            stderr.flush()
+        logging.getLogger().handlers.clear()
+        said = os.read(master, 65_536).decode()
+    os.close(master)
+    assert ("\x1b[" in said, "running 9 s: " in said) == (has_table, not has_table)
+
+
+def test_a_file_has_no_live_table_also_if_it_is_to_have_colours(tmp_path: Path) -> None:
+    with (tmp_path / "log").open("w") as file:
+        assert not can_redraw(Console(file=file, _environ={"FORCE_COLOR": "1"}))
 
 
 def test_a_line_is_shown_for_each_phase_and_then_only_for_news(capsys: pytest.CaptureFixture[str]) -> None:
