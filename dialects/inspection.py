@@ -41,8 +41,6 @@ class TableRead:
     """The index through which rows are found; None: the table itself is read."""
     is_scan: bool
     """Whether all of it is read. On Postgres only if that costs much: of a small one no index is used."""
-    rows: int | None
-    """How many rows the planner expects."""
 
 
 @dataclass(frozen=True)

@@ -111,7 +111,7 @@ class CandidateRange:
 HEAD_PAUSE_FACTOR: Final = 10
 """Claims from the head take about 1 / HEAD_PAUSE_FACTOR of the time at most."""
 LONGEST_HEAD_PAUSE_SECONDS: Final = 2.0
-"""Seconds after which a claim begins at the head, whatever that costs."""
+"""Seconds after which a claim begins at the head also if that costs more; or so many as the last such claim took."""
 
 
 class Cursor:
@@ -135,7 +135,8 @@ class Cursor:
     def learn(self, claimed: ClaimResult, request: ClaimRequest, from_head: float | None) -> None:
         """Learn from a claim. `from_head`: the seconds of its search, if that began at the head."""
         if from_head is not None:
-            self._head_at = time.monotonic() + min(HEAD_PAUSE_FACTOR * from_head, LONGEST_HEAD_PAUSE_SECONDS)
+            longest = max(LONGEST_HEAD_PAUSE_SECONDS, from_head)
+            self._head_at = time.monotonic() + min(HEAD_PAUSE_FACTOR * from_head, longest)
         if len(claimed.jobs) == request.size and self._keyset_order is not None:
             self._place = place_of(self._keyset_order, claimed.jobs[-1])
         elif not claimed.jobs or claimed.candidates < request.limit:

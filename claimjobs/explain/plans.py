@@ -102,8 +102,7 @@ class Planned:
     @property
     def costs(self) -> str:
         """What it does that takes long in a large table; empty: nothing."""
-        scans = (read for read in self.reads if read.is_scan)
-        costs = [f"reads all of {read.table} (about {read.rows or 0:,} rows)" for read in scans]
+        costs = [f"reads all of {read.table}" for read in self.reads if read.is_scan]
         if self.plan.sorts and not self.by_keys:
             costs.append("sorts rows of the table before it takes the first")
         return ", and ".join(costs)

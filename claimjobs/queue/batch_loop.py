@@ -135,7 +135,8 @@ class BatchLoop:
             elif self._is_last(batch):
                 return
             else:
-                self._idleness.met_locked_jobs(time.monotonic() - began if batch.contended else 0.0)
+                rests = batch.contended or self._drains_retries  # it has counted jobs, which may be many
+                self._idleness.met_locked_jobs(time.monotonic() - began if rests else 0.0)
                 if self._drains_retries or not self._slept(batch):
                     self._control.wait(self._idleness.pause())
 

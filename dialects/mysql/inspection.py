@@ -90,8 +90,7 @@ def _read(row: Row) -> TableRead:
     # "index" reads a whole index in its order: a LIMIT ends that, unless the rows must be sorted.
     extra = row["Extra"] or ""
     is_scan = row["type"] == "ALL" or (row["type"] == "index" and "filesort" in extra)
-    rows = row["rows"]
-    return TableRead(row["table"], row["key"], is_scan, None if rows is None else int(rows))
+    return TableRead(row["table"], row["key"], is_scan)
 
 
 def _table(rows: Sequence[Row]) -> str:

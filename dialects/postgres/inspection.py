@@ -57,7 +57,7 @@ class PostgresInspection(Inspection):
                 continue
             indexes = [below["Index Name"] for below in (node, *_input(node)) if "Index Name" in below]
             is_scan = kind in _SCANS and node["Total Cost"] > CHEAP_COST
-            reads.append(TableRead(table, indexes[0] if indexes else None, is_scan, node.get("Plan Rows")))
+            reads.append(TableRead(table, indexes[0] if indexes else None, is_scan))
         # The rows that a claim returns are sorted at its end: these come from a CTE. An "Incremental Sort" reads an
         # index in its order, and sorts only rows that are equal there.
         sorts = any(
