@@ -20,10 +20,11 @@ from claimjobs.errors import BadHandler
 Result = TypeVar("Result")
 
 COROUTINE: Final = "an async def function"
+GENERATOR: Final = "a generator function"
 NOT_PLAIN: Final[dict[str, Callable[[Any], bool]]] = {
     COROUTINE: inspect.iscoroutinefunction,
     "an async generator function": inspect.isasyncgenfunction,
-    "a generator function": inspect.isgeneratorfunction,
+    GENERATOR: inspect.isgeneratorfunction,
 }
 """A call of these runs none of the function's lines."""
 

@@ -431,8 +431,8 @@ class ClaimRefused(ClaimjobsError):
 class NoOpenTransaction(ClaimjobsError):
     """A batch was asked for its transaction, and has none, or its transaction has ended."""
 
-    def __init__(self, what: str) -> None:
-        super().__init__(f"this batch {what}: make the Queue with hold='transaction', and leave commit to `with batch`")
+    def __init__(self, what: str, step: str = "claim another batch, leave commit to `with batch`, then close") -> None:
+        super().__init__(f"this batch {what}: {step}")
 
 
 class BatchRolledBack(ClaimjobsError):

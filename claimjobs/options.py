@@ -198,6 +198,8 @@ INSTEAD: Final = {
 AfterFailure = Literal["wait", "skip"]
 """What a failed job does to later jobs of its key: they wait for its next attempt, or do not."""
 UNITS: Final = {"s": 1.0, "min": 60.0, "h": 3_600.0, "d": 86_400.0}
+LARGEST_BATCH: Final = 10_000_000
+"""The most jobs of one claim. It may read some hundred times as many candidates, whose number is one of 32 bits."""
 LARGEST_LIMIT: Final = 100_000
 """The largest limit, and the largest rate a second."""
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, suppress
 from datetime import datetime
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Final, Self
+from typing import TYPE_CHECKING, Any, Final, Self, overload
 
 import sqlalchemy as sa
 
@@ -95,7 +95,11 @@ class Batch:
     def __len__(self) -> int:
         return len(self._order)
 
-    def __getitem__(self, index: int) -> Job:
+    @overload
+    def __getitem__(self, index: int) -> Job: ...
+    @overload
+    def __getitem__(self, index: slice) -> tuple[Job, ...]: ...
+    def __getitem__(self, index: int | slice) -> Job | tuple[Job, ...]:
         return self._order[index]
 
     def __contains__(self, job: object) -> bool:
@@ -454,15 +458,11 @@ def instances(session: Session, entity: type[Any], roles: ColumnRoles, jobs: Seq
     dialect = dialect_of(session.connection(bind_arguments={"mapper": mapper}))  # the session may have another engine
     chosen = dialect.listed(columns, sa.bindparam("claimjobs_keys", keys, expanding=True))
     statement = sa.select(entity).where(chosen).execution_options(populate_existing=True)
-    found = {_key(instance, names): instance for instance in session.scalars(statement).unique()}
+    found = {key_of([getattr(row, name) for name in names]): row for row in session.scalars(statement).unique()}
     gone = [key for key in keys if key not in found]
     if gone:
         raise LookupError(f"the row of job {key_in_message(gone[0])} is gone: it was deleted while the job was claimed")
     return tuple(found[key] for key in keys)
-
-
-def _key(instance: Any, names: Sequence[str]) -> Any:
-    return key_of([getattr(instance, name) for name in names])
 
 
 class BatchTimer:

@@ -61,7 +61,8 @@ class HandlerWrites:
     @property
     def connection(self) -> sa.Connection:
         """The connection whose open transaction holds the jobs. Raises NoOpenTransaction if there is none."""
-        raise NoOpenTransaction("is empty or held by lease, and has no open transaction")
+        what = "is empty or held by lease, and has no open transaction"
+        raise NoOpenTransaction(what, "make the Queue with hold='transaction'")
 
     def session(self, **options: Any) -> Session:
         """A session on the connection."""

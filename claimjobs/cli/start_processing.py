@@ -18,7 +18,7 @@ from claimjobs.cli.options import AT_LEAST_1, COUNT, AnyOption, Number, Seconds,
 from claimjobs.cli.queue_options import Target, claim_options
 from claimjobs.cli.screen import Screen, summary_json, summary_lines
 from claimjobs.log_records import LogFormat, stderr_handler
-from claimjobs.options import Liveness
+from claimjobs.options import LARGEST_BATCH, Liveness
 from claimjobs.signals import after, exit_despite_threads, graceful, interrupted_at_once
 from claimjobs.workers.endpoints import Endpoints
 from claimjobs.workers.process_main import Plan, log_details
@@ -51,7 +51,7 @@ def _remember(context: click.Context, _option: click.Parameter, log_format: LogF
     "--generators", type=click.IntRange(0, 1_000), show_default="2; with a handler: 0", help="Processes that enqueue."
 )
 @click.option("--consumers", type=click.IntRange(1, 1_000), default=10, help="Processes that claim.")
-@click.option("--batch-size", "size", type=AT_LEAST_1, default=100, help="Jobs of one claim.")
+@click.option("--batch-size", "size", type=click.IntRange(1, LARGEST_BATCH), default=100, help="Jobs of one claim.")
 @click.option("--per", type=click.Choice(["batch", "job"]), help="What the function takes, if that is unclear.")
 @click.option("--rate", type=Number(0.001, 1e9), help="Jobs per second to generate, by all generators.")
 @click.option("--jobs", type=COUNT, help="Jobs to generate, by all generators.")

@@ -19,7 +19,7 @@ from typing import Any, Final, Literal, Self
 
 import sqlalchemy as sa
 
-from claimjobs.database.connect import connected, dialect_for, engine_of
+from claimjobs.database.connect import Bind, connected, dialect_for, engine_of
 from claimjobs.database.connection import Connector
 from claimjobs.dialects import Dialect, dialect_of
 from claimjobs.errors import ColumnMissing, CrossedFork, KeyUnfit, UnfitTable, unique_index
@@ -56,7 +56,7 @@ class Assignments:
 
     def __init__(
         self,
-        bind: str | sa.URL | sa.Engine,
+        bind: Bind,
         table: str | sa.Table,
         *,
         worker: str,

@@ -21,7 +21,7 @@ import sqlalchemy as sa
 from claimjobs.claim.locking import FindThenLock, JobLocks, Locking
 from claimjobs.claim.row_reader import UNMARKED, Marked
 from claimjobs.claim.strategy import ClaimRequest, ClaimResult, Phase
-from claimjobs.database.connect import engine_of, open_connection
+from claimjobs.database.connect import Bind, engine_of, open_connection
 from claimjobs.database.error_translation import raised_as_sqlalchemy_does, reason
 from claimjobs.database.statement_size import cut
 from claimjobs.dialects import Key
@@ -55,7 +55,7 @@ class Replica(Locking):
 
     holds = ("lease",)
 
-    def __init__(self, bind: str | sa.URL | sa.Engine) -> None:
+    def __init__(self, bind: Bind) -> None:
         """Raises UnknownDatabase."""
         self._engine = engine_of(bind, connect_seconds=LONGEST_CONNECT)
         self.reads = self.left = 0  # how often candidates were read here, and how often the primary took over

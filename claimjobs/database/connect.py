@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 from weakref import WeakKeyDictionary
 
 import sqlalchemy as sa
@@ -26,6 +26,11 @@ from claimjobs.errors import (
     UnknownDatabase,
     setting_unfit,
 )
+
+if TYPE_CHECKING:
+    from sqlalchemy.ext.asyncio import AsyncEngine
+
+Bind: TypeAlias = "str | sa.URL | sa.Engine | AsyncEngine"
 
 CONNECT_SECONDS = 5
 """How long connecting may take, including the server's greeting, if the URL does not say."""
@@ -54,20 +59,21 @@ EXAMPLES = "mysql://user:password@host/database or postgresql://user:password@ho
 SEVERAL_HOSTS = "postgresql://user:password@/database?host=first:5432&host=second:5432"
 
 
-def engine_of(bind: str | sa.URL | sa.Engine, *, connect_seconds: int = CONNECT_SECONDS) -> sa.Engine:
+def engine_of(bind: Bind, *, connect_seconds: int = CONNECT_SECONDS) -> sa.Engine:
     """An engine for a URL (an engine is returned as it is). Opens no connection. An AsyncEngine gives its URL: the
     engine has a driver that needs no event loop, and none of the arguments that are not in the URL.
 
     `connect_seconds`: for an attempt to connect to one address, unless the URL says another number.
     Raises UnknownDatabase.
     """
+    given: Any = bind
     if (of_asyncio := getattr(bind, "sync_engine", None)) is not None:  # its driver needs a running event loop
         named: sa.URL = of_asyncio.url
-        bind = named.set(drivername=DRIVERS.get(named.get_backend_name(), named.drivername))
-    if isinstance(bind, sa.Engine):
-        require_known(bind.dialect.name, bind.dialect.driver + (" (async)" if bind.dialect.is_async else ""))
-        return bind
-    url = parse(bind)
+        given = named.set(drivername=DRIVERS.get(named.get_backend_name(), named.drivername))
+    if isinstance(given, sa.Engine):
+        require_known(given.dialect.name, given.dialect.driver + (" (async)" if given.dialect.is_async else ""))
+        return given
+    url = parse(given)
     require_known(url.get_backend_name(), url.drivername.partition("+")[2])
     _refuse_misread(url)
     dialect = DIALECTS[url.get_backend_name()]()
@@ -75,9 +81,9 @@ def engine_of(bind: str | sa.URL | sa.Engine, *, connect_seconds: int = CONNECT_
     wanted = {name: value for name, value in limits.items() if name not in url.query}
     # An engine shows the query of its URL: so its secrets are passed as arguments of the driver.
     secrets = {name: value for name, value in url.query.items() if is_secret(name) and name not in _COERCED}
-    given = {_RENAMED.get(name, name): value for name, value in secrets.items()}
+    arguments = {_RENAMED.get(name, name): value for name, value in secrets.items()}
     try:
-        engine = sa.create_engine(url.difference_update_query(secrets), connect_args={**wanted, **given})
+        engine = sa.create_engine(url.difference_update_query(secrets), connect_args={**wanted, **arguments})
         _watch(engine, dialect)
         dialect.sessions.prepare(engine)
     except (sa.exc.ArgumentError, *UNUSABLE) as error:

@@ -37,6 +37,7 @@ def connection_in(given: Any, table: Any, if_async: str = ASYNC) -> sa.Connectio
 
     An object is asked what it is, not whether a call of its methods raises: those of an AsyncSession return coroutines.
     """
+    given = session_of(given)
     connection = given if isinstance(given, sa.Connection) else _connection_of_session(given, table)
     if not isinstance(connection, sa.Connection):
         kind = given if isinstance(given, type) else type(given)
@@ -51,12 +52,15 @@ def connection_in(given: Any, table: Any, if_async: str = ASYNC) -> sa.Connectio
     raise BadArgument(f"rows are written in a transaction that you commit, and {what} has none: {step}")
 
 
+def session_of(given: Any) -> Any:
+    """The session that a scoped_session, or an async_scoped_session, has here; anything else as it is."""
+    return given() if hasattr(given, "registry") and callable(given) and not isinstance(given, type) else given
+
+
 def _connection_of_session(given: Any, table: Any) -> Any:
     # The ORM is a sixth of what a consumer would import at its start. Whoever has a Session has imported it.
-    from sqlalchemy.orm import Session, scoped_session  # noqa: PLC0415
+    from sqlalchemy.orm import Session  # noqa: PLC0415
 
-    if isinstance(given, scoped_session):
-        given = given()
     if not isinstance(given, Session):
         return given
     meant = {} if isinstance(table, str) else {"mapper" if isinstance(table, type) else "clause": table}

@@ -7,7 +7,7 @@ import logging
 import math
 import time
 from collections.abc import Generator, Iterator, Sequence
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, get_args
 
 import sqlalchemy as sa
 
@@ -26,12 +26,14 @@ from claimjobs.errors import (
 from claimjobs.job import Job
 from claimjobs.lease.sleeper import WakeCondition
 from claimjobs.log_events import JOBS_LOST, OUTCOME_REFUSED
-from claimjobs.options import Backoff
+from claimjobs.options import LARGEST_BATCH, Backoff
 from claimjobs.queue.consumer import Consumer
 from claimjobs.statements.owners import resumed
 from claimjobs.table.predicates import Where
 
-Drain = bool | Literal["retries"]
+Retries = Literal["retries"]
+DRAINS: Final = get_args(Retries)
+Drain = bool | Retries
 
 FIRST_CHECK: Final = 0.05
 """Seconds from the beginning of a sleep to its first check for work; then the pauses double. The first checks find rows
@@ -82,6 +84,8 @@ class BatchLoop:
         the loop runs.
         """
         check_size(size)
+        if drain not in (*DRAINS, False, True):
+            raise BadArgument(f"drain={drain!r}: give True, False or {DRAINS[0]!r}")
         self._consumer, self._control = consumer, consumer.control
         self._size, self._where = size, where
         self._drain, self._poll, self._kept_alive = drain, poll, kept_alive
@@ -265,8 +269,9 @@ class IdleBackoff:
 
 def check_size(size: Any) -> None:
     """Raise BadArgument for what is no number of jobs."""
-    if not isinstance(size, int) or isinstance(size, bool) or size < 1:
-        raise BadArgument(f"a batch of {size!r} jobs cannot be claimed: give a whole number from 1")
+    if not isinstance(size, int) or isinstance(size, bool) or not 1 <= size <= LARGEST_BATCH:
+        what = f"a batch of {size!r} jobs cannot be claimed"
+        raise BadArgument(f"{what}: give a whole number from 1 to {LARGEST_BATCH:,}, and claim several batches")
 
 
 # --- what is told of a batch -------------------------------------------------------------------------------------

@@ -13,13 +13,14 @@ from typing import Any, Final
 
 import sqlalchemy as sa
 
+from claimjobs.database.connect import Bind
 from claimjobs.errors import FOLDER_GONE, BadMap, ClaimjobsError, ReferenceNotFound
 from claimjobs.log_records import enable_loggers
 from claimjobs.options import PerKey, Retry
 from claimjobs.queue.queue import Queue
+from claimjobs.table import reflection
 from claimjobs.table.columns import STATES, Columns
 from claimjobs.table.definitions import DEFAULT_TABLE
-from claimjobs.table.reflection import checked_table
 
 Described = Mapping[str, Any]
 """Parameters of a Queue as plain data. The table may be MODULE:ATTRIBUTE of a Table or a mapped class."""
@@ -85,7 +86,7 @@ def per_key_of(where: str, given: Mapping[str, Any], base: PerKey | None = None)
         raise BadMap(f"{where}: {error}") from None
 
 
-def queue_of(bind: str | sa.URL | sa.Engine, described: Described, **options: Any) -> Queue:
+def queue_of(bind: Bind, described: Described, **options: Any) -> Queue:
     """The Queue that is described. `options`: further parameters, such as `liveness`.
 
     Raises BadMap for values that do not go together, ReferenceNotFound, or UnfitTable.
@@ -102,7 +103,10 @@ def table_of(described: Described) -> str | sa.Table | type[Any]:
     table = described.get("table", DEFAULT_TABLE)
     if not isinstance(table, str) or not table:
         raise BadMap(f"table = {table!r}: give the name of a table in quotes, or MODULE:ATTRIBUTE")
-    return checked_table(load(table), table) if ":" in table else table
+    found = load(table) if ":" in table else table
+    if found is not table:
+        reflection.table_of(found, table)  # raises for what is none
+    return found
 
 
 def load(reference: str) -> Any:

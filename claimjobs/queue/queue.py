@@ -16,11 +16,11 @@ import sqlalchemy as sa
 
 from claimjobs import tracing
 from claimjobs.batch.batch import Batch
-from claimjobs.callables import enqueue_slot, in_thread
+from claimjobs.callables import GENERATOR, deferred, enqueue_slot, in_thread
 from claimjobs.claim.locking import Locking
 from claimjobs.control import Control
-from claimjobs.database.connect import engine_of
-from claimjobs.database.transactions import CallersTransaction, connection_in
+from claimjobs.database.connect import Bind, engine_of
+from claimjobs.database.transactions import CallersTransaction, connection_in, session_of
 from claimjobs.dialects import Dialect
 from claimjobs.dialects.types import database_now
 from claimjobs.enqueue.enqueuer import OnBad, Rows
@@ -44,7 +44,7 @@ from claimjobs.table.predicates import OrderBy, Where
 from claimjobs.table.reflection import TableLike
 
 if TYPE_CHECKING:
-    from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession
+    from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession, async_scoped_session
 
 
 class Queue(QueueOperations):
@@ -96,7 +96,7 @@ class Queue(QueueOperations):
 
     def __init__(  # noqa: PLR0913 - by name only, each a choice of its own
         self,
-        bind: str | sa.URL | sa.Engine,
+        bind: Bind,
         table: TableLike = DEFAULT_TABLE,
         *,
         columns: Columns | None = None,
@@ -146,8 +146,18 @@ class Queue(QueueOperations):
         self._control = Control(self)
         self._access = Access(self.engine, self.settings, self.report, self._control)
         self._consumer = Consumer(self._access)
-        self.on_hang: Callable[[], None] = lambda: None
-        """Called in another thread when a batch makes no progress for longer than `liveness.max_batch_time`."""
+        self._on_hang: Callable[[], None] = lambda: None
+
+    @property
+    def on_hang(self) -> Callable[[], None]:
+        """Called in another thread when a batch makes no progress for longer than `liveness.max_batch_time`. To set an
+        `async def` raises ValueError."""
+        return self._on_hang
+
+    @on_hang.setter
+    def on_hang(self, function: Callable[[], None]) -> None:
+        must_work_when_called(function, "on_hang")
+        self._on_hang = function
 
     # --- enqueueing ------------------------------------------------------------------------------------
 
@@ -200,24 +210,26 @@ class Queue(QueueOperations):
     async def aenqueue(
         self,
         rows: Rows,
-        connection: AsyncSession | AsyncConnection | None = None,
+        connection: AsyncSession | AsyncConnection | async_scoped_session[Any] | None = None,
         *,
         on_bad: OnBad | None = None,
         unique: str | Sequence[str] = (),
         on_duplicate: OnDuplicate = "skip",
     ) -> int:
-        """As `enqueue`, for asyncio. With an AsyncSession or AsyncConnection the rows are part of its transaction, and
-        you commit; without one a thread inserts and commits. Raises as `enqueue` does.
+        """As `enqueue`, for asyncio. With an AsyncSession, async_scoped_session or AsyncConnection the rows are part of
+        its transaction, and you commit; without one a thread inserts and commits. Raises as `enqueue` does.
         """
         how: dict[str, Any] = {"on_bad": on_bad, "unique": unique, "on_duplicate": on_duplicate}
         if connection is None:
             async with enqueue_slot():
                 return await in_thread(partial(self.enqueue, rows, **how))
-        if not hasattr(connection, "run_sync"):
-            connection_in(connection, self.settings.table)  # raises for what is no connection
+        given: Any = session_of(connection)
+        if not hasattr(given, "run_sync"):
+            connection_in(given, self.settings.table)  # raises for what is no connection
             raise BadArgument("`aenqueue` was given no AsyncSession or AsyncConnection: give it one, or call `enqueue`")
         await in_thread(lambda: self._access.enqueuer)  # the first time it reads the table, by its own connection
-        return await connection.run_sync(lambda sync: self.enqueue(rows, sync, **how))
+        count: int = await given.run_sync(lambda sync: self.enqueue(rows, sync, **how))
+        return count
 
     def enqueue_every(
         self,
@@ -243,6 +255,9 @@ class Queue(QueueOperations):
 
         Raises BadArgument, ColumnMissing for a table without `run_at`, and as `enqueue`.
         """
+        must_work_when_called(on_tick, "on_tick")
+        if deferred(rows) != GENERATOR:
+            must_work_when_called(rows, "rows")
         names = (unique,) if isinstance(unique, str) else tuple(unique)
         plan = Schedule(schedule, zone)
         recurring = RecurringRows(self._access.enqueuer, plan, rows, tick=tick, unique=names)

@@ -169,6 +169,7 @@ class Settler:
         roles, name, may = self.table.roles, self.table.name, self.table.result_columns
         if self._on_done != "keep" or not may:
             why = "they are not kept there" if self._on_done != "keep" else "SideCar(also_writes=...) names none"
+            why = "on_done is a function, which writes them itself" if callable(self._on_done) else why
             raise BadArgument(f"`done` can write no columns of jobs of {name!r}, because {why}: leave out the columns")
         for column, value in columns.items():
             if is_sql(value, sa.types.NULLTYPE):

@@ -34,6 +34,7 @@ from claimjobs.table.reflection import (
     columns_in_database,
     is_made_by_us,
     map_of,
+    refuse_translated,
     table_of,
     types_with_collations,
 )
@@ -159,6 +160,8 @@ def make(engine: sa.Engine, tables: list[sa.Table], *, recreate: bool = False) -
 
 
 def _make(connection: sa.Connection, dialect: Dialect, tables: list[sa.Table], recreate: bool) -> MakeResult:
+    for table in tables:
+        refuse_translated(connection, table)
     tables = _in_one_schema(connection, tables, dialect)
     there = [table for table in tables if exists(connection, table)]
     check_names(dialect, [table for table in tables if recreate or table not in there])

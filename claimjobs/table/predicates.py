@@ -22,7 +22,7 @@ Predicate = sa.ColumnElement[bool]
 Condition = roles.ExpressionElementRole[bool] | sa.TextClause | str
 """An expression over the table's columns; or SQL as after WHERE."""
 Where = Condition | Callable[[], Condition] | None
-Order = roles.ExpressionElementRole[Any] | str
+Order = roles.ExpressionElementRole[Any] | sa.TextClause | str
 OrderBy = Order | Sequence[Order] | None
 """Columns; or texts: a column's name, `-name` for the highest first, or SQL as after ORDER BY."""
 

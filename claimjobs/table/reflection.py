@@ -12,7 +12,7 @@ import sqlalchemy as sa
 from claimjobs.database.connect import inspector_of
 from claimjobs.dialects import dialect_of
 from claimjobs.dialects.types import Instant, WholeSecond
-from claimjobs.errors import ColumnMissing, NotClaimable, TableMissing, UnfitTable
+from claimjobs.errors import BadArgument, ColumnMissing, NotClaimable, TableMissing, UnfitTable
 from claimjobs.options import LEAVE, Finish
 from claimjobs.table.columns import DONE, OURS, STATES, Columns
 from claimjobs.table.ddl import table_comment, text
@@ -38,10 +38,11 @@ warnings.filterwarnings("ignore", "Did not recognize type", sa.exc.SAWarning, mo
 def resolve(connection: sa.Connection, table: TableLike, columns: Columns | None = None) -> sa.Table:
     """The table of a name, a `Table` or a mapped class. The database has it as described.
 
-    Raises TableMissing or ColumnMissing.
+    Raises TableMissing or ColumnMissing, UnfitTable for what is none, and BadArgument for a schema that is translated.
     """
     schema, _, bare = table.rpartition(".") if isinstance(table, str) else ("", "", "")
     described = sa.Table(bare, sa.MetaData(schema=schema or None)) if isinstance(table, str) else table_of(table)
+    refuse_translated(connection, described)
     try:
         there = columns_in_database(connection, described)
     except sa.exc.NoSuchTableError:
@@ -67,6 +68,15 @@ def resolve(connection: sa.Connection, table: TableLike, columns: Columns | None
         if instant is not None and isinstance(instant.type, sa.DateTime):
             instant.type = kind()  # it returns aware datetimes, also for a type without a time zone
     return found
+
+
+def refuse_translated(connection: sa.Connection, table: sa.Table) -> None:
+    """Raise BadArgument if the engine gives the table another schema, in which nothing looks for it."""
+    if table.schema in (connection.get_execution_options().get("schema_translate_map") or ()):
+        raise BadArgument(
+            f"the engine's schema_translate_map gives table {table.fullname!r} another schema: name that one, as in "
+            "Queue(engine, 'tenant7.jobs') or job_table('jobs', sa.MetaData(schema='tenant7'))"
+        )
 
 
 def as_spelled(connection: sa.Connection, columns: Columns | None, there: Iterable[str]) -> Columns:
@@ -181,32 +191,29 @@ def map_of(table: TableLike) -> Columns | None:
     return found if isinstance(found, Columns) else None
 
 
-def table_of(given: sa.Table | type[Any]) -> sa.Table:
-    """A `Table`, or that to which a class is mapped. Raises TypeError if it is mapped to none, UnfitTable if the class
-    has some rows of its table only: a claim would take the others, too.
+def table_of(given: Any, name: str | None = None) -> sa.Table:
+    """A `Table`, or that to which a class is mapped. Raises UnfitTable, whose message calls it `name`, for anything
+    else; also if the class has some rows of its table only, since a claim would take the others, too, or if a table of
+    a base class says of its rows who holds them.
     """
     if isinstance(given, sa.Table):
         return given
-    mapper = sa.inspect(given)
-    table = mapper.local_table
+    mapper: Any = sa.inspect(given, raiseerr=False)
+    table = getattr(mapper, "local_table", None)
     if not isinstance(table, sa.Table):
-        raise TypeError(f"{given!r} is mapped to {table!r}, which is no table: give a class mapped to one")
-    if mapper.single and mapper.polymorphic_on is not None:
-        base = next(one for one in mapper.iterate_to_root() if not one.single).class_.__name__
+        what = "a class without a table" if isinstance(given, type) else type(given).__name__
+        raise UnfitTable(f"{name or given!r} is {what}: name a sqlalchemy.Table or a class mapped to one")
+    mapped, bases = map_of(given) or Columns(), [one for one in mapper.iterate_to_root() if not one.single]
+    needed = {mapped.status, mapped.owner_id} - {None}
+    found = next((one for one in bases if needed <= {*one.local_table.columns.keys()}), bases[0])
+    if found is not mapper and mapper.polymorphic_on is not None:
+        base, table = found.class_.__name__, found.local_table
         rows = ", ".join(repr(one.polymorphic_identity) for one in mapper.self_and_descendants)
         raise UnfitTable(
             f"class {given.__name__} is one of several with rows in table {table.fullname!r}, and a queue claims from "
             f"all rows: give {base}, with a `where` by which {mapper.polymorphic_on} is one of {rows}"
         )
     return table
-
-
-def checked_table(found: Any, name: str) -> sa.Table | type[Any]:
-    """`found`, if it is a Table or a mapped class. Raises UnfitTable, whose message calls it `name`."""
-    if isinstance(found, sa.Table) or isinstance(getattr(found, "__table__", None), sa.Table):
-        table: sa.Table | type[Any] = found
-        return table
-    raise UnfitTable(f"{name!r} is {type(found).__name__}: name a sqlalchemy.Table or a class mapped to one")
 
 
 # --- who made it, and what happens to its done jobs ----------------------------------------------------------

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 import sqlalchemy as sa
-from sqlalchemy.ext.asyncio import AsyncSession, create_async_engine
+from sqlalchemy.ext.asyncio import AsyncSession, async_scoped_session, async_sessionmaker, create_async_engine
 from sqlalchemy.orm import Session, scoped_session, sessionmaker
 
 from claimjobs.contrib.ledger import Ledger
@@ -106,6 +106,24 @@ def test_rows_are_enqueued_in_the_transaction_of_an_async_session(backend: Backe
         asyncio.run(enqueue(url))
         assert sorted(row["d"] for row in backend.rows())[300:] == ["kept", "kept, too"]
         backend.run("DELETE FROM jobs")
+
+
+def test_an_async_scoped_session_is_the_session_of_this_task(backend: Backend) -> None:
+    queue = backend.queue()
+
+    async def enqueue() -> None:
+        engine = create_async_engine(async_urls(backend)[0], poolclass=sa.NullPool)
+        registry = async_scoped_session(async_sessionmaker(engine), scopefunc=asyncio.current_task)
+        assert await queue.aenqueue(jobs(2), registry) == 2
+        await registry.rollback()
+        await queue.aenqueue({"d": "kept", "e": ""}, registry)
+        with pytest.raises(BadArgument, match=r"await `Queue\.aenqueue`"):
+            queue.enqueue(jobs(1), registry)  # type: ignore[arg-type]
+        await registry.commit()
+        await registry.remove()
+
+    asyncio.run(enqueue())
+    assert [row["d"] for row in backend.rows()] == ["kept"]
 
 
 def test_an_async_enqueue_wakes_a_consumer_at_the_commit(backend: Backend) -> None:

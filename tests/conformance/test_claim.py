@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from typing import Any
 
 import pytest
 
 from claimjobs.errors import BadArgument
-from claimjobs.options import HOLDS, HoldKind
+from claimjobs.options import HOLDS, LARGEST_BATCH, HoldKind
 from claimjobs.table.definitions import article_table
 from tests.backends import Backend, Clock
 from tests.conformance.jobs import jobs, names
@@ -140,7 +141,7 @@ def test_a_job_without_a_date_is_due_at_once_by_the_databases_clock(backend: Bac
         assert names(batch) == ["0000"]
 
 
-@pytest.mark.parametrize("size", [0, -1, True, "x", 1.0, None])
+@pytest.mark.parametrize("size", [0, -1, True, "x", 1.0, None, 10**9])
 def test_a_batch_size_is_a_whole_number_from_one(anywhere: Backend, size: Any) -> None:
     queue = anywhere.queue()
     queue.enqueue(jobs(1))
@@ -149,3 +150,17 @@ def test_a_batch_size_is_a_whole_number_from_one(anywhere: Backend, size: Any) -
     with pytest.raises(BadArgument):
         queue.batches(size)
     assert queue.stats().unclaimed == 1
+
+
+def test_the_most_jobs_of_a_claim(backend: Backend) -> None:
+    queue = backend.queue()
+    queue.enqueue(jobs(3))
+    assert len(queue.claim(LARGEST_BATCH)) == 3
+    assert len(queue.claim(LARGEST_BATCH)) == 0
+
+
+@pytest.mark.parametrize("drain", ["retry", "yes", None, 2])
+def test_a_drain_that_is_none_is_refused(anywhere: Backend, drain: Any) -> None:
+    for loop in (anywhere.queue().batches, partial(anywhere.queue().work, print)):
+        with pytest.raises(BadArgument, match="give True, False or 'retries'"):
+            loop(drain=drain)

@@ -186,8 +186,10 @@ def test_what_cannot_be_written_is_refused_before_anything_is_decided(backend: B
         assert len(batch.undecided) == 1
     with pytest.raises(BatchMisused):
         batch.done(cents=1)
-    for options in ({"on_done": "delete"}, {"on_done": lambda *_: "keep"}):
-        with queue_of(backend, 0, **options).claim(1) as batch, pytest.raises(BadArgument, match="are not kept there"):
+    functions: dict[str, Any] = {"they are not kept there": "delete", "on_done is a function": lambda *_: "keep"}
+    for why, on_done in functions.items():
+        queue = queue_of(backend, 0, on_done=on_done)
+        with queue.claim(1) as batch, pytest.raises(BadArgument, match=f"because {why}"):
             batch.done(cents=1)
 
 

@@ -60,6 +60,26 @@ class Letter(Mail):
     __mapper_args__ = {"polymorphic_identity": "letter"}  # noqa: RUF012
 
 
+class Call(Task):
+    """Its own table has none of the columns of a job."""
+
+    __tablename__ = "calls"
+    __table_args__ = {"mysql_engine": "InnoDB"}  # noqa: RUF012
+    __mapper_args__ = {"polymorphic_identity": "call"}  # noqa: RUF012
+    id: Mapped[int] = mapped_column(sa.ForeignKey("tasks.id"), primary_key=True)
+
+
+class Chore(Task):
+    """Its own table has them, too."""
+
+    __tablename__ = "chores"
+    __table_args__ = {"mysql_engine": "InnoDB"}  # noqa: RUF012
+    __mapper_args__ = {"polymorphic_identity": "chore"}  # noqa: RUF012
+    __claimjobs__ = Columns(status=None, owner_id="helper")
+    id: Mapped[int] = mapped_column(sa.ForeignKey("tasks.id"), primary_key=True)
+    helper: Mapped[int | None]
+
+
 class Sale(Base):
     """Only the table says which character set its texts have."""
 
@@ -159,6 +179,22 @@ def test_a_class_with_some_rows_of_its_table_is_refused_and_its_base_with_a_pred
         batch.done()
     with Session(backend.engine) as session:
         assert session.scalars(sa.select(Task.id)).all() == [2]
+
+
+def test_a_class_whose_jobs_are_in_the_table_of_its_base_is_refused(database: Backend) -> None:
+    database.make()
+    Base.metadata.create_all(database.engine)
+    with pytest.raises(
+        UnfitTable, match=r"in table 'tasks', .* give Task, with a `where` by which .* is one of 'call'$"
+    ):
+        database.bare_queue(Call, on_done="delete").claim()
+    assert not database.bare_queue(Chore, on_done="delete").claim()
+
+
+@pytest.mark.parametrize("table", [Backend, None, 7, sa.table("jobs", sa.column("id"))])
+def test_what_is_no_table_is_refused(anywhere: Backend, table: Any) -> None:
+    with pytest.raises(UnfitTable, match=r"name a sqlalchemy\.Table or a class mapped to one"):
+        anywhere.bare_queue(table).claim()
 
 
 @pytest.mark.mariadb("it converts no text of such a list to the character set of its column")

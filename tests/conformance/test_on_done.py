@@ -111,6 +111,12 @@ def test_a_function_that_runs_nothing_when_called_is_refused(backend: Backend, n
         backend.queue(**{name: function})
 
 
+def test_an_on_hang_that_runs_nothing_when_called_is_refused(anywhere: Backend) -> None:
+    queue = anywhere.queue()
+    with pytest.raises(ValueError, match="on_hang is an async def function"):
+        queue.on_hang = archives_later  # type: ignore[assignment]
+
+
 def calls_it_later(*words: Any) -> Any:
     return archives_later(*words)
 

@@ -110,6 +110,10 @@ def test_an_outage_is_waited_for(backend: Backend) -> None:
         backend.wait_for(lambda: len(backend.rows(TABLE)) > before + 1, "it goes on")
 
 
+async def rows_later(*_: Any) -> Any:
+    """A call runs nothing of it."""
+
+
 def test_what_cannot_be_meant_is_refused(anywhere: Backend) -> None:
     queue = anywhere.queue(TABLE)
     for schedule in ("never", "61 * * * *", "0 0 31 2 *", "", "0.5s", timedelta(0)):
@@ -121,6 +125,9 @@ def test_what_cannot_be_meant_is_refused(anywhere: Backend) -> None:
         queue.enqueue_every("1h", {"name": "a"}, tick="due", unique="name")
     with pytest.raises(UnfitTable, match="no unique index over due"):
         queue.enqueue_every("1h", {"name": "a"}, tick="due", unique="due")
+    for late in ({"rows": rows_later}, {"rows": {"name": "a"}, "on_tick": rows_later}):
+        with pytest.raises(ValueError, match=f"{[*late][-1]} is an async def function, of which a call runs nothing"):
+            queue.enqueue_every("1h", **late, **HOW)
     with pytest.raises(BadRow, match="'nothing'"):
         queue.enqueue_every("1h", {"name": "a", "nothing": 1}, **HOW)
     assert anywhere.rows(TABLE) == []

@@ -144,6 +144,18 @@ def test_a_transaction_that_the_handler_ended_is_told(backend: Backend, queue: Q
     assert left(backend) == ["0000"]
 
 
+def test_a_queue_that_is_closed_before_its_batch_says_so(backend: Backend, queue: Queue) -> None:
+    queue.enqueue(jobs(1))
+    batch = queue.claim()
+    queue.close()
+    batch.done()
+    with pytest.raises(NoOpenTransaction) as raised:
+        batch.settle()
+    assert "`with batch`, then close" in str(raised.value)
+    assert "hold=" not in str(raised.value)
+    assert left(backend) == ["0000"]
+
+
 def test_a_connection_that_the_handler_closes_ends_the_batch_and_not_the_queue(backend: Backend, queue: Queue) -> None:
     queue.enqueue(jobs(2))
     batch = queue.claim(1)

@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 import sqlalchemy as sa
 
-from claimjobs import Batch, Queue, job_table
+from claimjobs import Batch, Queue, job_table, make, tables_for
 from claimjobs.database.compiled_statement import CompiledStatement
-from claimjobs.errors import SettleFailed
+from claimjobs.errors import BadArgument, SettleFailed
 from claimjobs.options import Liveness
 from claimjobs.table.definitions import article_table
 from tests.backends import Backend
@@ -110,6 +110,15 @@ def test_sqlalchemy_sends_what_an_engine_may_have_it_change(backend: Backend) ->
         with asked() as statements, batch:
             batch.done()
         assert statements
+
+
+@pytest.mark.parametrize("schema", [None, "a_tenant"])
+def test_a_schema_that_the_engine_would_change_is_refused(backend: Backend, schema: str | None) -> None:
+    table = job_table("translated", sa.MetaData(schema=schema))
+    engine = backend.engine.execution_options(schema_translate_map={schema: "another"})
+    for first_use in (backend.bare_queue(table, bind=engine).claim, lambda: make(engine, tables_for(table))):
+        with pytest.raises(BadArgument, match=r"gives table '.*translated' another schema: name that one"):
+            first_use()
 
 
 def test_a_column_that_sqlalchemy_fills_with_each_update(backend: Backend) -> None:
