@@ -115,7 +115,16 @@ def _add(queue: Queue, add: list[str], *, yes: bool, sql: bool) -> None:
         if not yes:
             need_yes("--add alters a table")
             ask(f"Run {number(len(statements), 'statement')} in {shown(queue.engine.url)}?")
-        setup.alter(queue.engine, _jobs(queue), statements)
+        while statements:
+            try:
+                setup.alter(queue.engine, _jobs(queue), statements)
+            except sa.exc.DBAPIError:
+                lacking = len(statements)
+                statements = additions(queue.engine, queue.settings, add)
+                if len(statements) == lacking:  # otherwise another command has added something meanwhile
+                    raise
+            else:
+                return
 
 
 def _set_up(queue: Queue, trigger: Trigger, recreate: bool, *, yes: bool) -> None:

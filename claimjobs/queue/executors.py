@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextvars
 import logging
+import os
 import threading
 import time
 from collections import deque
@@ -73,7 +74,7 @@ class Threads:
         self._waiting: SimpleQueue[PooledJob | None] = SimpleQueue()
         self._context = contextvars.copy_context()
         """What each call begins with, as if the caller of the pool called the function."""
-        self._threads = 0
+        self._threads, self._process = 0, os.getpid()
 
     def start(self, items: Iterable[PooledJob]) -> None:
         """Handle these, in their order, after those that wait already."""
@@ -112,6 +113,8 @@ class Threads:
                 item.result = self._context.copy().run(self._function, item.job)
                 require_finished(item.result, self._name)
             except BaseException as error:  # SystemExit, too: it ends no thread of the pool
+                if os.getpid() != self._process:  # of a process that the handler forked
+                    raise
                 item.error = error
             self._pool.end_job(item)
             if item.cancelled:

@@ -59,7 +59,9 @@ def resolve(connection: sa.Connection, table: TableLike, columns: Columns | None
                 raise ColumnMissing(described.fullname, column.name, "its description in Python", quote)
         return named_as_there(described)
     inspector: Any = inspector_of(connection)
-    found = sa.Table(bare, sa.MetaData(), schema=described.schema, autoload_with=inspector, resolve_fks=False)
+    # A column that another program adds between the two readings is in neither.
+    how: Any = {"autoload_with": inspector, "resolve_fks": False, "include_columns": there}
+    found = sa.Table(bare, sa.MetaData(), schema=described.schema, **how)
     for column in found.columns:
         column.type = there[column.name]["type"]
     names = as_spelled(connection, columns, there).names

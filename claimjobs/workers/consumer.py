@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 
 from claimjobs.batch.batch import Batch
 from claimjobs.database.error_translation import passes
@@ -117,7 +118,7 @@ def _is_fruitless(queue: Queue, batch: Batch, failure: BaseException) -> bool:
 
 def _handled(queue: Queue, batch: Batch, handler: Handler, observer: BatchObserver) -> BaseException | None:
     raised: BaseException | None = None
-    table = queue.table.fullname
+    table, process = queue.table.fullname, os.getpid()
     with batch:
         observer.begun(batch)
         try:
@@ -128,6 +129,8 @@ def _handled(queue: Queue, batch: Batch, handler: Handler, observer: BatchObserv
         except (BatchRolledBack, NoOpenTransaction, Cancelled):
             raise
         except BaseException as error:
+            if os.getpid() != process:  # of a process that the handler forked
+                raise
             raised, undecided = error, len(batch.undecided)
             batch.blame(error)
             # Otherwise its job is reported after the settle. A user's class may have an equality of its own.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import logging
+import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -50,6 +51,7 @@ class Handler:
                     "or call `batch.done()`"
                 )
             return
+        process = os.getpid()
         for job in batch:
             given = {"connection": batch.connection} if self.connected else {}
             try:
@@ -60,6 +62,8 @@ class Handler:
             except Cancelled:
                 raise
             except BaseException as error:
+                if os.getpid() != process:  # of a process that the handler forked: it ends, and does no further job
+                    raise
                 batch.fail(job, error)
 
 

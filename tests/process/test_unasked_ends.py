@@ -12,7 +12,7 @@ import pytest
 
 from claimjobs.cli import exits
 from tests.backends import Backend
-from tests.process.command import HANDLERS, ROOT, adds_up, rows, started, statuses, summary
+from tests.process.command import HANDLERS, ROOT, adds_up, noted, rows, started, statuses, summary
 from tests.process.dear import dear
 
 pytestmark = pytest.mark.one_server("the processes are the same on each")
@@ -67,6 +67,26 @@ def test_a_handler_may_fork_and_replace_sockets_and_loggers(anywhere: Backend, t
     found = summary(out)
     assert (code, found["done"], found["failed"], found["replaced"]) == (exits.OK, 6, 1, 0), err
     assert "is dead: it failed: ValueError: bad payload" in err, "our loggers are on"
+
+
+@dear
+@pytest.mark.parametrize(
+    ("handler", "options"),
+    [
+        ("fork_one_that_exits", ()),
+        ("fork_one_that_exits_for_a_batch", ()),
+        ("fork_one_that_exits", ("--concurrency", "2")),
+    ],
+)
+def test_a_process_that_a_handler_forked_does_no_further_job(
+    anywhere: Backend, tmp_path: Path, handler: str, options: tuple[str, ...]
+) -> None:
+    anywhere.queue().enqueue(rows(6))
+    words = (f"{HANDLERS}:{handler}", "--consumers", "1", "--drain", "--json", *options)
+    with started(anywhere, tmp_path, *words) as command:
+        code, out, err = command.end(120)
+    assert (code, summary(out)["done"]) == (exits.OK, 6), err
+    assert sorted(noted(anywhere, "done")) == [1, 2, 3, 4, 5, 6], err
 
 
 @dear
