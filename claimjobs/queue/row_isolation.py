@@ -18,7 +18,7 @@ from claimjobs.claim.claim_plan import ClaimPlan, ClaimPlans
 from claimjobs.claim.strategy import NOTHING, ClaimResult
 from claimjobs.database.error_translation import reason
 from claimjobs.dialects import Key
-from claimjobs.errors import ClaimjobsError, ClaimRefused, StatementTimedOut
+from claimjobs.errors import ClaimjobsError, ClaimRefused, ServerUnreachable, StatementTimedOut
 from claimjobs.job import key_of
 from claimjobs.key_text import key_in_message
 from claimjobs.lease.lease_hold import LeaseHold
@@ -48,8 +48,8 @@ class RowIsolation:
         """Claim after this error. Raises the error if no row can be the cause; ClaimRefused if no row can be claimed;
         and what the search itself raises: then the predicate or the order is at fault.
 
-        If each row takes too long, or the search, it is the server: the claim is tried again until the patience is
-        over, as after an outage.
+        If each row takes too long, or the search, or nobody answers, it is the server: the claim is tried again until
+        the patience is over, as after an outage.
         """
         deadline = time.monotonic() + self._access.settings.liveness.patience
         while True:
@@ -58,7 +58,7 @@ class RowIsolation:
             plan = self._plans.plan(where)
             try:
                 return self._claim_by_halves(size, plan, error)
-            except StatementTimedOut:
+            except (StatementTimedOut, ServerUnreachable):
                 if self._access.control.stopping or time.monotonic() >= deadline:
                     raise
             try:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import sqlalchemy as sa
 
 from claimjobs import Queue
 from claimjobs.errors import BadArgument, ClaimjobsError, ServerUnreachable, SettingUnfit
 from claimjobs.options import HoldKind, Liveness
+from claimjobs.queue.row_isolation import RowIsolation
 from servers.proxy import Proxy
 from tests.backends import Backend
 from tests.conformance.connections import at_the_end_of, joined, told
@@ -168,6 +171,31 @@ def test_a_dead_line_is_cut_by_another_thread(backend: Backend) -> None:
             assert len(batch) == 1
             batch.done()
         assert states(backend) == []
+        queue.close()
+        engine.dispose()
+
+
+def test_a_claim_on_a_dead_line_waits_for_a_server_that_is_away(
+    database: Backend, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It may have taken too long because of a row, so that it is divided; but no candidate can be read now."""
+    candidates, errors = RowIsolation._candidates, [ServerUnreachable("nobody answers")]
+
+    def first_nobody_answers(isolation: RowIsolation, *given: Any) -> Any:
+        if errors:
+            raise errors.pop()
+        return candidates(isolation, *given)
+
+    monkeypatch.setattr(RowIsolation, "_candidates", first_nobody_answers)
+    with Proxy(database.url) as proxy:
+        engine = database.new_engine_to(proxy.url)
+        queue = database.queue(bind=engine, liveness=QUICK)
+        queue.enqueue(jobs(1))
+        assert queue.owner_id
+        proxy.stall()
+        with queue.claim(1) as batch:
+            assert len(batch) == 1
+            batch.done()
         queue.close()
         engine.dispose()
 
