@@ -182,8 +182,7 @@ def _kept(folder: Path, programs: Path, say: Callable[[str], None], *, is_tempor
                 # A line, and not the end of the pipe alone: a forked process that goes on has the pipe open, too.
                 with suppress(BrokenPipeError):
                     process.stdin.write(b"\n")
-                    process.stdin.flush()
-                process.stdin.close()
+                    process.stdin.close()
             if left := _said(process).get("left"):
                 say(f"the embedded Postgres may run on: {left}")
 

@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from itertools import compress
 from typing import Any, Final
 
+import sqlalchemy as sa
+
 from claimjobs.errors import BadRow
 from claimjobs.table.columns import UNCLAIMED
 from claimjobs.table.roles import ColumnRoles
@@ -107,7 +109,8 @@ class RowCheck:
             for name, value in row.items():
                 if is_sql(value, self._roles.table.c[name].type):
                     return f"column {name!r} is given SQL: give it a value"
-                self._types.add(type(value))
+                if not isinstance(value, sa.Null):  # it is a value for some columns only
+                    self._types.add(type(value))
         for name in names:
             value = row[name]
             if name == self._status:

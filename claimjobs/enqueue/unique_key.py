@@ -13,7 +13,7 @@ from claimjobs.database.transactions import held_in
 from claimjobs.dialects import Key
 from claimjobs.dialects.types import database_now
 from claimjobs.enqueue.rows import Chunk, Row
-from claimjobs.errors import ColumnMissing, UnfitTable, unique_index
+from claimjobs.errors import ColumnMissing, SettingUnfit, UnfitTable, unique_index
 from claimjobs.instants import in_utc
 from claimjobs.job import key_of
 from claimjobs.statements import enqueue
@@ -142,15 +142,22 @@ class UniqueKey:
             states.setdefault(state, []).append(key_of(key))
         mine, unclaimed = held_in(connection, self._roles.name), states.get(UNCLAIMED, [])
         waiting = [key for key in unclaimed if key not in mine]
+        by_rows = self._roles.claim_rows is not None
+        is_older = by_rows and connection.get_isolation_level() != self._dialect.isolation
+        may_be_claimed = waiting if is_older else []
         if self._how == "again":
             ended = [key for state in ENDED for key in states.get(state, ())]
             claimed = states.get(CLAIMED, []) + [key for key in unclaimed if key in mine]
-            if self._roles.claim_rows is not None and connection.get_isolation_level() != self._dialect.isolation:
-                claimed += waiting  # the claim row may be younger than the caller's snapshot
+            claimed += may_be_claimed  # a claim row may be younger than the caller's snapshot
             for statement, some in ((self._mark, claimed), (self._renew, ended)):
                 if some:
                     connection.execute(statement, {"claimjobs_keys": some})
             return len(ended) + len(claimed)
+        if may_be_claimed:
+            raise SettingUnfit(
+                f"a transaction above {self._dialect.isolation} does not show which jobs of {self._roles.name!r} were "
+                f"just claimed, and on_duplicate={self._how!r} changes none of them: begin at that level, or give none"
+            )
         if waiting:
             names = [self._run_at] if self._how == "postpone" else list(wanted[waiting[0]])
             found_by = {*self._roles.key, *self._columns, self._roles.status}

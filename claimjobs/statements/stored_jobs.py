@@ -199,7 +199,7 @@ def cancel(roles: ColumnRoles, dialect: Dialect, now: sa.ColumnElement[Any], tex
 def retry_dead(roles: ColumnRoles, dialect: Dialect, now: sa.ColumnElement[Any]) -> sa.Update:
     """Make those of the jobs `keys` that are dead unclaimed, as if they had never failed. Their last error stays."""
     date = roles.owner_date if roles.owner_date is not None and roles.owner_date.nullable else None
-    fresh = {date: None, roles.run_at: now, roles.attempts: 0, roles.suspect: 0}
+    fresh = {date: None, roles.run_at: now, roles.attempts: 0, roles.suspect: 0, roles.run_again: False}
     values = {column: value for column, value in fresh.items() if column is not None}
     update = sa.update(roles.table).values({**roles.state.becomes(UNCLAIMED), **values})
     return dialect.restrict_to_keys(update.where(roles.state.job_is(DEAD)), roles.key, roles.key_index)

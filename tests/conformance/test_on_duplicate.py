@@ -13,7 +13,7 @@ import sqlalchemy as sa
 from sqlalchemy.ext.asyncio import AsyncSession, create_async_engine
 
 from claimjobs import Queue, job_table, make, side_car_tables
-from claimjobs.errors import BadArgument, BadRow, ColumnMissing, UnfitTable
+from claimjobs.errors import BadArgument, BadRow, ColumnMissing, SettingUnfit, UnfitTable
 from claimjobs.table.definitions import article_table
 from tests.backends import Backend
 from tests.conformance.connections import answer_lost
@@ -139,6 +139,34 @@ def test_an_event_in_a_transaction_with_an_older_snapshot_is_not_lost(backend: B
     batch.done()
     batch.settle()
     assert [row["status"] for row in backend.rows(TABLE)] == ["unclaimed"]
+
+
+@pytest.mark.parametrize("how", ["replace", "postpone"])
+def test_a_job_that_was_claimed_after_the_callers_snapshot_is_not_changed(database: Backend, how: str) -> None:
+    """With a claim per batch only its claim row says that, which the snapshot does not show."""
+    queue = queue_of(database, claims="batches")
+    event(queue, "a", how="skip", e="old")
+    with database.engine.connect().execution_options(isolation_level="REPEATABLE READ") as connection:
+        connection.execute(sa.select(TABLE)).all()
+        with queue.claim() as batch:
+            row = {"d": "a", "e": "new", "run_at": queue.now()}
+            with pytest.raises(SettingUnfit, match="begin at that level, or give none"):
+                queue.enqueue(row, connection, unique="d", on_duplicate=how)  # type: ignore[arg-type]
+            connection.rollback()
+            assert rows(database)["a"]["e"] == "old"
+            batch.release()
+
+
+def test_a_dead_job_that_is_retried_runs_once(database: Backend) -> None:
+    queue = queue_of(database)
+    event(queue, "a")
+    with queue.claim() as batch:
+        event(queue, "a")
+        queue.cancel([batch[0].key])
+    assert queue.jobs.retry() == 1
+    with queue.claim() as batch:
+        batch.done()
+    assert not rows(database)
 
 
 def test_a_retry_counts_as_the_next_run(backend: Backend) -> None:
