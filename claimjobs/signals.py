@@ -7,6 +7,7 @@ import logging
 import os
 import signal
 import threading
+import traceback
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, nullcontext, suppress
 from typing import Any, Final, Protocol
@@ -309,6 +310,18 @@ def after(seconds: float, act: Callable[[int], object], code: int) -> threading.
     timer.daemon = True
     timer.start()
     return timer
+
+
+def end_if_forked(process: int, error: BaseException) -> None:
+    """End this process if it is another one: a handler in that one has forked it, and raises this error here.
+
+    As in a process of `multiprocessing`, nothing is closed that its parent uses.
+    """
+    if os.getpid() != process:
+        code = error.code if isinstance(error, SystemExit) else 1
+        if not isinstance(error, SystemExit):
+            traceback.print_exception(error)
+        os._exit(code if isinstance(code, int) else int(code is not None))
 
 
 def exit_despite_threads(code: int, *, but: Iterable[threading.Thread] = ()) -> None:

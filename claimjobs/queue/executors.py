@@ -20,6 +20,7 @@ from claimjobs.claim.strategy import ClaimResult
 from claimjobs.errors import BadHandler
 from claimjobs.job import Job
 from claimjobs.log_events import LOOP_BLOCKED
+from claimjobs.signals import end_if_forked
 
 WATCH_EVERY: Final = 0.5
 """Seconds between two checks of whether the event loop runs."""
@@ -113,8 +114,7 @@ class Threads:
                 item.result = self._context.copy().run(self._function, item.job)
                 require_finished(item.result, self._name)
             except BaseException as error:  # SystemExit, too: it ends no thread of the pool
-                if os.getpid() != self._process:  # of a process that the handler forked
-                    raise
+                end_if_forked(self._process, error)
                 item.error = error
             self._pool.end_job(item)
             if item.cancelled:

@@ -23,7 +23,7 @@ from claimjobs.options import Backoff
 from claimjobs.queue.batch_loop import VAIN_BATCHES, Drain, fields_of, log, log_lost, log_refused
 from claimjobs.queue.job_pool import PoolObserver
 from claimjobs.queue.queue import Queue
-from claimjobs.signals import Cancelled
+from claimjobs.signals import Cancelled, end_if_forked
 from claimjobs.workers.handlers import Handler
 
 FIRST_PAUSE = 0.1
@@ -129,8 +129,7 @@ def _handled(queue: Queue, batch: Batch, handler: Handler, observer: BatchObserv
         except (BatchRolledBack, NoOpenTransaction, Cancelled):
             raise
         except BaseException as error:
-            if os.getpid() != process:  # of a process that the handler forked
-                raise
+            end_if_forked(process, error)
             raised, undecided = error, len(batch.undecided)
             batch.blame(error)
             # Otherwise its job is reported after the settle. A user's class may have an equality of its own.

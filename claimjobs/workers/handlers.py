@@ -18,7 +18,7 @@ from claimjobs.job import Done, Job
 from claimjobs.log_events import SETUP_FAILED
 from claimjobs.log_records import enable_loggers
 from claimjobs.queue.map_file import load
-from claimjobs.signals import Cancelled
+from claimjobs.signals import Cancelled, end_if_forked
 
 Per = Literal["batch", "job"]
 DEFAULT_CONCURRENCY: Final = 10
@@ -62,8 +62,7 @@ class Handler:
             except Cancelled:
                 raise
             except BaseException as error:
-                if os.getpid() != process:  # of a process that the handler forked: it ends, and does no further job
-                    raise
+                end_if_forked(process, error)
                 batch.fail(job, error)
 
 

@@ -189,8 +189,8 @@ def fork_workers(job: Job) -> None:
 def fork_one_that_exits(job: Job) -> None:
     """Do one job, with a forked process that ends itself."""
     if os.fork() == 0:
-        sys.exit()
-    os.wait()
+        sys.exit(3)
+    assert os.waitstatus_to_exitcode(os.wait()[1]) == 3
     _note("done", job)
 
 
