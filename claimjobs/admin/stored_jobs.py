@@ -16,7 +16,7 @@ from claimjobs.claim.record import record_of
 from claimjobs.claim.row_reader import RowReader
 from claimjobs.database.compiled_statement import CompiledStatement
 from claimjobs.database.connection import Connector
-from claimjobs.database.error_translation import predicate_errors
+from claimjobs.database.error_translation import predicate_errors, reason
 from claimjobs.database.statement_size import most_keys
 from claimjobs.dialects import Key
 from claimjobs.errors import BadArgument, RowsRefused
@@ -286,14 +286,29 @@ class StoredJobs:
         written = 0
         for parts, some in self._halves(chunks, refused):
             with parts.writing(some), predicate_errors(self._dialect):
-                for attempt in connector.attempts():
-                    with attempt as connection:
-                        still = some if lock is None else keys_for(connection, lock, some)
-                        count = connection.execute(statement, {"claimjobs_keys": still}).rowcount if still else 0
-                written += count
+                try:
+                    written += self._write_part(connector, statement, lock, some)
+                except sa.exc.DBAPIError as error:
+                    if self._dialect.errors.transient_kind(error) != "lock timeout":
+                        raise
+                    free = self._unlocked(connector, some)
+                    refused |= dict.fromkeys(set(some) - set(free), reason(error))
+                    written += self._write_part(connector, statement, lock, free)
         if refused:
             raise RowsRefused(self._roles.name, what, refused, written)
         return written
+
+    def _unlocked(self, connector: Connector, keys: Sequence[Key]) -> Sequence[Key]:
+        """The keys of those of these jobs whose rows no other session has locked."""
+        lock_free = stored_jobs.lock_free(self._roles, self._dialect)
+        return connector.transaction(lambda connection: keys_for(connection, lock_free, keys))
+
+    def _write_part(self, connector: Connector, statement: Any, lock: Any, keys: Sequence[Key]) -> int:
+        for attempt in connector.attempts():
+            with attempt as connection:
+                still = keys if lock is None else keys_for(connection, lock, keys)
+                count = connection.execute(statement, {"claimjobs_keys": still}).rowcount if still else 0
+        return count
 
     def _cancel_all(self, connector: Connector, keys: Sequence[Key], text: str) -> set[Key]:
         """Cancel these, and wait for a moment for those that a claim or a settle has locked."""

@@ -15,6 +15,7 @@ import sqlalchemy as sa
 from claimjobs.callables import unfinished
 from claimjobs.claim.strategy import Phase
 from claimjobs.database.connection import Connector
+from claimjobs.database.error_translation import reason
 from claimjobs.database.statement_size import cut
 from claimjobs.dialects import Key
 from claimjobs.errors import BadArgument, DoneUndecided, StatementTimedOut
@@ -22,10 +23,11 @@ from claimjobs.job import Job, entry_of, key_of
 from claimjobs.key_text import key_in_message
 from claimjobs.log_events import RELEASE_FAILED
 from claimjobs.options import FINISHES, LEAVE, Finish, Retry
-from claimjobs.settle.outcome_table import OutcomeTable, OutcomeWrite
+from claimjobs.settle.outcome_table import OutcomeTable, OutcomeWrite, keys_for
 from claimjobs.settle.outcomes import Outcomes
 from claimjobs.settle.refusals import REFUSALS, SHORTER, SWALLOWED, WriteInHalves, is_of_a_row
 from claimjobs.settle.still_due import StillDueRows
+from claimjobs.statements import stored_jobs
 from claimjobs.statements.settle import Failure
 from claimjobs.table.backend import Backend
 from claimjobs.table.columns import DONE
@@ -247,8 +249,19 @@ class LeaseSettler:
         return [key_of(row) for row in self._connector.rows(self._held, {"claimjobs_me": owner}, patience)]
 
     def release(self, owner: int, keys: Sequence[Key], patience: float | None) -> int:
-        """Release jobs that an owner holds; return how many. What the database refuses stays claimed, and is told."""
-        refused = self.write_in_parts(owner, Outcomes(released=dict.fromkeys(keys)), patience).refused
+        """Release jobs that an owner holds; return how many. What the database refuses stays claimed, and is told; so
+        does a job whose row another session has locked for longer than the patience.
+        """
+        wanted = Outcomes(released=dict.fromkeys(keys))
+        try:
+            refused = self.write_in_parts(owner, wanted, patience).refused
+        except sa.exc.DBAPIError as error:
+            if self._dialect.errors.transient_kind(error) != "lock timeout":
+                raise
+            lock_free = stored_jobs.lock_free(self._roles, self._dialect)
+            free = set(self._connector.transaction(lambda connection: keys_for(connection, lock_free, keys), patience))
+            refused = dict.fromkeys(set(keys) - free, reason(error))
+            refused |= self.write_in_parts(owner, wanted.only(free), patience).refused
         for key in refused.keys() - self.unreleased:
             fields = {"event": RELEASE_FAILED, "owner": owner, "key": key, "error": refused[key]}
             log.warning("job %s cannot be released now: %s", key_in_message(key), refused[key], extra=fields)

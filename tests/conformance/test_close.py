@@ -9,9 +9,11 @@ from typing import Any
 from unittest.mock import Mock
 
 import pytest
+import sqlalchemy as sa
 
 from claimjobs import Job, Queue
 from claimjobs.errors import NoOpenTransaction
+from claimjobs.options import Liveness
 from tests.backends import DEADLINE, Backend
 from tests.conformance.jobs import jobs
 from tests.conformance.test_work import EXECUTORS, until, working
@@ -146,3 +148,15 @@ def test_a_pool_goes_on_after_a_close_and_does_again_what_was_in_hand(backend: B
         backend.wait_for(lambda: {row["status"] for row in backend.rows()} == {"done"}, "all are done")
     assert begun.count(begun[0]) == 2
     assert (queue.report.done, queue.report.lost) == (3, 3), "the close has released those that waited, too"
+
+
+def test_a_row_that_another_session_has_locked_keeps_no_other_claimed(database: Backend) -> None:
+    queue = database.queue(liveness=Liveness(lease=2))
+    queue.enqueue(jobs(5))
+    batch = queue.claim()
+    with database.engine.connect() as stranger:
+        stranger.execute(sa.text("SELECT id FROM jobs WHERE id = :id FOR UPDATE"), {"id": batch[2].key}).all()
+        queue.close()
+        assert [row["status"] for row in database.rows()] == [*["unclaimed"] * 2, "claimed", *["unclaimed"] * 2]
+    assert len(batch) == 5
+    database.may_leave_owners = True
