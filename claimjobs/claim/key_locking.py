@@ -112,7 +112,7 @@ class KeyRowLocks(JobLocks):
             self._search.begin_again()
             cursor.place, cursor.is_cut = cursor.began, False
             raise
-        return LATER._replace(goes_on=cursor.is_cut or not has_searched) if may_be_more else NOTHING
+        return LATER._replace(goes_on=not (cursor.is_cut or has_searched)) if may_be_more else NOTHING
 
     def phases(self, request: ClaimRequest, keys: list[Key]) -> list[Phase]:
         key = key_of([_some_value(column.type) for column in self._statements.key])

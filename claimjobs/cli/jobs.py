@@ -91,7 +91,6 @@ def show(context: click.Context, target: Target, ids: tuple[str, ...], as_json: 
     Examples:
       claimjobs show 1
       claimjobs show --json 1 2
-      claimjobs show -- -5
     """
     with target.queue() as queue:
         found, missing = found_by_ids(queue, ids)

@@ -156,7 +156,7 @@ class UniqueKey:
         if may_be_claimed:
             raise SettingUnfit(
                 f"a transaction above {self._dialect.isolation} does not show which jobs of {self._roles.name!r} were "
-                f"just claimed, and on_duplicate={self._how!r} changes none of them: begin at that level, or give none"
+                f"just claimed, and {self._how!r} changes none of them: set that level, or give no connection"
             )
         if waiting:
             names = [self._run_at] if self._how == "postpone" else list(wanted[waiting[0]])

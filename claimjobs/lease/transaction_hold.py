@@ -332,18 +332,24 @@ class IsolatingSettle:
         instead.suspects = {key: replace(each, group=group) for key, each in instead.suspects.items()}
         if outer is not None:
             outer.rollback()
-        parts = WriteInHalves(instead.keys(), self._dialect, {})
+        self.written, self.refused = self._written_of(connection, instead), error
+        if not self.written:  # it may be about every row, and pass
+            self.unwritable.clear()
+            raise error
+
+    def _written_of(self, connection: sa.Connection, outcomes: Outcomes) -> Outcomes:
+        """Write outcomes by halves: those that are written. Notes which jobs' rows refuse theirs alone."""
+        parts = WriteInHalves(outcomes.keys(), self._dialect, {})
         for keys in parts:
-            part = instead.only(keys)
+            part = outcomes.only(keys)
             try:
                 self._write(connection, part)
             except REFUSALS as again:
                 if not (is_of_a_row(again, self._dialect) and self._wrote_with_less_text(connection, part)):
                     parts.refuse(keys, again)
-        self.unwritable = dict.fromkeys(parts.refused, error)
-        self.written, self.refused = instead.only(set(instead.keys()) - parts.refused.keys()), error
-        if not self.written:
-            raise error
+                    if len(keys) == 1 and self._dialect.errors.refuses_row(again):
+                        self.unwritable[keys[0]] = again
+        return outcomes.only(set(outcomes.keys()) - parts.refused.keys())
 
     def _wrote_with_less_text(self, connection: sa.Connection, outcomes: Outcomes) -> bool:
         """Write the outcomes with less of their errors; return whether that was possible."""
@@ -365,7 +371,8 @@ class IsolatingSettle:
         with savepoint(connection) if with_savepoint else contextlib.nullcontext(), utc:
             if not self._locks_rows:
                 held = self._settler.lock(connection, 0, outcomes)
-                self.lost, outcomes = set(outcomes.keys()) - held, outcomes.only(held)
+                self.lost |= set(outcomes.keys()) - held
+                outcomes = outcomes.only(held)
             self._settler.write_locked(connection, None, outcomes)
             if with_savepoint and (check := self._dialect.sessions.check_deferred) is not None:
                 connection.execute(check).close()

@@ -172,7 +172,7 @@ class Consumer:
                 with tracing.span("claim", backend.source.name):
                     try:
                         claimed = hold.claim(size, plans.plan(where))
-                        while claimed.goes_on and not self.control.stopping:
+                        while claimed.goes_on and not (self.control.stopping or self.control.paused):
                             claimed = hold.claim(size, plans.plan(where))
                     except ERRORS as error:
                         claimed = RowIsolation(self.access, plans, hold).claim(size, where, error)

@@ -150,7 +150,7 @@ def test_a_job_that_was_claimed_after_the_callers_snapshot_is_not_changed(databa
         connection.execute(sa.select(TABLE)).all()
         with queue.claim() as batch:
             row = {"d": "a", "e": "new", "run_at": queue.now()}
-            with pytest.raises(SettingUnfit, match="begin at that level, or give none"):
+            with pytest.raises(SettingUnfit, match="set that level, or give no connection"):
                 queue.enqueue(row, connection, unique="d", on_duplicate=how)  # type: ignore[arg-type]
             connection.rollback()
             assert rows(database)["a"]["e"] == "old"

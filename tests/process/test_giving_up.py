@@ -59,7 +59,7 @@ def test_a_handler_that_ends_its_transaction_itself_is_told(database: Backend, t
     assert (code, found["left"], found["total"]["transients"]) == (exits.GAVE_UP, 3, {})
     told = "this batch has no open transaction any more, because its handler committed, rolled back or closed it"
     assert told in found["gave_up"]
-    assert "and leave commit to `with batch`" in found["gave_up"]
+    assert "leave commit to `with batch`" in found["gave_up"]
     assert told in err
 
 
