@@ -248,7 +248,7 @@ def test_the_share_and_the_bound_of_looks_from_the_head(monkeypatch: pytest.Monk
     table = sa.Table("t", sa.MetaData(), sa.Column("id", sa.Integer, primary_key=True))
     cursor = Cursor(keyset_order_of(Selection(sa.true(), [table.c.id])))
     job: Any = {"id": 7}
-    for took, pause in ((0.01, HEAD_PAUSE_FACTOR * 0.01), (5.0, LONGEST_HEAD_PAUSE_SECONDS)):
+    for took, pause in ((0.01, HEAD_PAUSE_FACTOR * 0.01), (1.0, LONGEST_HEAD_PAUSE_SECONDS), (5.0, 5.0)):
         cursor.learn(ClaimResult([job], 1, 1), ClaimRequest(1, 1), took)
         assert cursor.begin() == {"claimjobs_after_0": 7}
         now += pause - 0.001

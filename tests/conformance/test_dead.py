@@ -13,7 +13,8 @@ import sqlalchemy as sa
 from claimjobs import Columns, Queue, job_table
 from claimjobs.admin import stored_jobs
 from claimjobs.dialects.types import Instant
-from claimjobs.errors import BadArgument, BadPredicate
+from claimjobs.errors import BadArgument, BadPredicate, RowsRefused
+from claimjobs.options import Liveness
 from claimjobs.table.definitions import article_table
 from tests.backends import Backend, Clock
 from tests.conformance.jobs import counted, dead_jobs, jobs, names
@@ -413,3 +414,16 @@ def test_a_key_is_a_value_of_its_type_or_a_text_of_one(
             with pytest.raises(BadArgument, match="whose key is id"):
                 operation([one])
     assert queue.jobs.count(state="unclaimed") == 1
+
+
+def test_a_row_that_another_session_has_locked_keeps_no_other_waiting(database: Backend) -> None:
+    queue = database.queue(liveness=Liveness(lease=2, patience=1))
+    queue.enqueue(jobs(5))
+    with queue.claim() as batch:
+        for job in batch:
+            batch.fail(job, "wrong", retry=False)
+    with database.engine.connect() as stranger:
+        stranger.execute(sa.text("SELECT id FROM jobs WHERE id = :id FOR UPDATE"), {"id": batch[2].key}).all()
+        with pytest.raises(RowsRefused, match="is refused for 1 of 5 rows"):
+            queue.jobs.drop()
+    assert [row["d"] for row in database.rows()] == ["0002"]

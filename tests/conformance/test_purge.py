@@ -11,8 +11,7 @@ import sqlalchemy as sa
 
 from claimjobs import Queue, job_table
 from claimjobs.admin import stored_jobs
-from claimjobs.errors import BadPredicate, ColumnMissing, RowsRefused
-from claimjobs.options import Liveness
+from claimjobs.errors import BadPredicate, ColumnMissing
 from claimjobs.statements import stored_jobs as statements
 from claimjobs.table.definitions import article_table
 from tests.backends import Backend, Clock
@@ -263,15 +262,3 @@ def test_it_reads_the_jobs_of_its_state_in_their_order_and_no_others(backend: Ba
         delete = statements.delete(roles, backend.dialect, chosen)
         plan = backend.plan(connection, delete, {"claimjobs_keys": keys[:100]})
         assert plan.indexes == (backend.primary_key_of("jobs"),), plan.text
-
-
-def test_a_row_that_another_session_has_locked_keeps_no_other_waiting(database: Backend) -> None:
-    queue = database.queue(on_done="keep", liveness=Liveness(lease=2, patience=1))
-    queue.enqueue(jobs(5))
-    with queue.claim() as batch:
-        batch.done()
-    with database.engine.connect() as stranger:
-        stranger.execute(sa.text("SELECT id FROM jobs WHERE id = :id FOR UPDATE"), {"id": batch[2].key}).all()
-        with pytest.raises(RowsRefused, match="deleting a job that is done is refused for 1 of 5 rows"):
-            queue.purge(0)
-    assert [row["d"] for row in database.rows()] == ["0002"]
