@@ -86,6 +86,10 @@ class ErrorCodes(Protocol):
         """Whether the server ended a statement that exceeded a time limit of the server."""
         return self._found(error, self.connect_problems[TIMED_OUT]) is not None
 
+    def waited_for_lock(self, error: BaseException) -> bool:
+        """Whether another session has kept a lock for longer than a statement may wait."""
+        return self.transient_kind(error) == "lock timeout"
+
     def is_stale_plan(self, error: BaseException) -> bool:
         """Whether a prepared statement failed because a table has changed since: prepared anew, it may succeed."""
         return False

@@ -289,7 +289,7 @@ class StoredJobs:
                 try:
                     written += self._write_part(connector, statement, lock, some)
                 except sa.exc.DBAPIError as error:
-                    if self._dialect.errors.transient_kind(error) != "lock timeout":
+                    if not self._dialect.errors.waited_for_lock(error):
                         raise
                     free = self._unlocked(connector, some)
                     refused |= dict.fromkeys(set(some) - set(free), reason(error))

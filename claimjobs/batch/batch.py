@@ -69,11 +69,9 @@ class Batch:
         self._jobs = {job.key: job for job in self._order}
         self._undecided = dict(self._jobs)
         self._outcomes = Outcomes(jobs=self._jobs)
-        self._roles = roles
-        self._hold = hold
+        self._roles, self._hold, self._retry = roles, hold, retry
         self._writes = hold.writes_of(claimed)
         self._next_claim = next_claim
-        self._retry = retry
         self._entity = entity
         self._failures = failures
         self._timer = timer
@@ -424,11 +422,13 @@ class Batch:
         self._must_be_open()
         if not jobs:
             return list(self._undecided)
+        keys: dict[Key, None] = {}  # this runs for each job: a generator would take as long as the rest
         for job in jobs:
             if not isinstance(job, Job) or job.key not in self._jobs:
                 what = f"job {key_in_message(job.key)}" if isinstance(job, Job) else f"{job!r:.60}"
                 raise BatchMisused(f"{what} is not in this batch: give a job that came from it")
-        return list(dict.fromkeys(job.key for job in jobs))
+            keys[job.key] = None
+        return list(keys)
 
     def _must_be_open(self) -> None:
         if self.settled:

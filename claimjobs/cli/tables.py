@@ -14,6 +14,7 @@ from claimjobs.cli.queue_options import Target, database_options, next_command, 
 from claimjobs.database.connect import connected, engine_of, shown
 from claimjobs.embedded.server import chosen_url
 from claimjobs.errors import DoneUndecided, TableMissing, UnfitTable
+from claimjobs.explain import adoption
 from claimjobs.explain.adoption import ADDABLE, additions
 from claimjobs.queue.map_file import queue_of
 from claimjobs.queue.queue import Queue
@@ -115,16 +116,7 @@ def _add(queue: Queue, add: list[str], *, yes: bool, sql: bool) -> None:
         if not yes:
             need_yes("--add alters a table")
             ask(f"Run {number(len(statements), 'statement')} in {shown(queue.engine.url)}?")
-        while statements:
-            try:
-                setup.alter(queue.engine, _jobs(queue), statements)
-            except sa.exc.DBAPIError:
-                lacking = len(statements)
-                statements = additions(queue.engine, queue.settings, add)
-                if len(statements) == lacking:  # otherwise another command has added something meanwhile
-                    raise
-            else:
-                return
+        adoption.add(queue.engine, queue.settings, add, statements)
 
 
 def _set_up(queue: Queue, trigger: Trigger, recreate: bool, *, yes: bool) -> None:

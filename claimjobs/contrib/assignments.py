@@ -157,7 +157,7 @@ class Assignments:
             try:
                 return work(connection)
             except sa.exc.DBAPIError as error:
-                if self._dialect.errors.transient_kind(error) == "lock timeout":
+                if self._dialect.errors.waited_for_lock(error):
                     raise StillLocked from error
                 raise
 

@@ -20,7 +20,7 @@ from claimjobs.settings import Settings
 from claimjobs.table.acceptance import check_no_own, check_table, integer_range
 from claimjobs.table.claim_index import indexes_of, missing_index
 from claimjobs.table.columns import OURS, STATES, UNCLAIMED, Columns
-from claimjobs.table.create import side_car_tables, tables_for
+from claimjobs.table.create import alter, side_car_tables, tables_for
 from claimjobs.table.ddl import add_column, add_value
 from claimjobs.table.definitions import LAST_OWNER, job_table, shared_tables
 from claimjobs.table.predicates import Enclosed, is_any_order, order_of
@@ -291,6 +291,19 @@ def additions(engine: sa.Engine, settings: Settings, wanted: Iterable[str]) -> l
             raise ColumnUnfit(f"table {there.fullname!r}: {lack.effect}, or choose a side-car (--side-car)")
         statements += [] if lack is None else lack.statements
     return statements
+
+
+def add(engine: sa.Engine, settings: Settings, wanted: Iterable[str], statements: Sequence[str]) -> None:
+    """Run these statements of `additions`; what another program adds meanwhile is left out. Raises as `alter`."""
+    while statements:
+        try:
+            alter(engine, tables_for(settings.table)[0], statements)
+        except sa.exc.DBAPIError:
+            lacking, statements = len(statements), additions(engine, settings, wanted)
+            if len(statements) >= lacking:
+                raise
+        else:
+            return
 
 
 def _column_for(role: str, table: sa.Table, given: Columns) -> sa.Column[Any]:

@@ -7,7 +7,7 @@ import logging
 import math
 import time
 from collections.abc import Generator, Iterator, Sequence
-from typing import Any, Final, Literal, get_args
+from typing import Any, Final, Literal
 
 import sqlalchemy as sa
 
@@ -31,9 +31,7 @@ from claimjobs.queue.consumer import Consumer
 from claimjobs.statements.owners import resumed
 from claimjobs.table.predicates import Where
 
-Retries = Literal["retries"]
-DRAINS: Final = get_args(Retries)
-Drain = bool | Retries
+Drain = bool | Literal["retries"]
 
 FIRST_CHECK: Final = 0.05
 """Seconds from the beginning of a sleep to its first check for work; then the pauses double. The first checks find rows
@@ -84,8 +82,8 @@ class BatchLoop:
         the loop runs.
         """
         check_size(size)
-        if drain not in (*DRAINS, False, True):
-            raise BadArgument(f"drain={drain!r}: give True, False or {DRAINS[0]!r}")
+        if drain not in (True, False, "retries"):
+            raise BadArgument(f"drain={drain!r}: give True, False or 'retries'")
         self._consumer, self._control = consumer, consumer.control
         self._size, self._where = size, where
         self._drain, self._poll, self._kept_alive = drain, poll, kept_alive

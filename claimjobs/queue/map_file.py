@@ -103,9 +103,10 @@ def table_of(described: Described) -> str | sa.Table | type[Any]:
     table = described.get("table", DEFAULT_TABLE)
     if not isinstance(table, str) or not table:
         raise BadMap(f"table = {table!r}: give the name of a table in quotes, or MODULE:ATTRIBUTE")
-    found = load(table) if ":" in table else table
-    if found is not table:
-        reflection.table_of(found, table)  # raises for what is none
+    if ":" not in table:
+        return table
+    found: sa.Table | type[Any] = load(table)
+    reflection.table_of(found, table)  # raises for what is none
     return found
 
 

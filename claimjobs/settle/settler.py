@@ -256,10 +256,10 @@ class LeaseSettler:
         try:
             refused = self.write_in_parts(owner, wanted, patience).refused
         except sa.exc.DBAPIError as error:
-            if self._dialect.errors.transient_kind(error) != "lock timeout":
+            if not self._dialect.errors.waited_for_lock(error):
                 raise
-            lock_free = stored_jobs.lock_free(self._roles, self._dialect)
-            free = set(self._connector.transaction(lambda connection: keys_for(connection, lock_free, keys), patience))
+            lock_free, many = stored_jobs.lock_free(self._roles, self._dialect), self._settler.table.many
+            free = set(self._connector.transaction(lambda each: keys_for(each, lock_free, keys, many), patience))
             refused = dict.fromkeys(set(keys) - free, reason(error))
             refused |= self.write_in_parts(owner, wanted.only(free), patience).refused
         for key in refused.keys() - self.unreleased:

@@ -297,7 +297,7 @@ def _altering(engine: sa.Engine, dialect: Dialect, table: sa.Table) -> Iterator[
                 f"this user may not make or alter tables ({reason(error)}): ask for the right to, "
                 "or give the output of `claimjobs setup-tables --sql` (`upgrade-tables --sql`) to somebody who has it"
             ) from error
-        if dialect.errors.transient_kind(error) == "lock timeout":
+        if dialect.errors.waited_for_lock(error):
             holder = None
             with suppress(sa.exc.DBAPIError), connected(engine) as connection:
                 holder = dialect.table_rules.lock_holder(connection, table)
