@@ -83,7 +83,7 @@ class BatchLoop:
         """
         check_size(size)
         if drain not in (True, False, "retries"):
-            raise BadArgument(f"drain={drain!r}: give True, False or 'retries'")
+            raise BadArgument(f"drain={drain!r}: choose True, False or 'retries'")
         self._consumer, self._control = consumer, consumer.control
         self._size, self._where = size, where
         self._drain, self._poll, self._kept_alive = drain, poll, kept_alive
