@@ -17,11 +17,11 @@ import pytest
 def claimjobs_server() -> Iterator[str]:
     """The URL, with its driver, of a server for the tests of this run, whose account may make databases."""
     # A run that uses no fixture waits for no import.
-    from claimjobs.database.connect import with_driver  # noqa: PLC0415
+    from claimjobs.database.connect import parse  # noqa: PLC0415
     from claimjobs.embedded.server import EmbeddedFailed, temporary  # noqa: PLC0415
 
     if url := os.environ.get("CLAIMJOBS_TEST_URL"):
-        yield with_driver(url)
+        yield parse(url).render_as_string(hide_password=False)
         return
     try:
         with temporary() as url:

@@ -267,12 +267,6 @@ class Dialect:
         """
         raise NotImplementedError
 
-    def key_column(self, name: str, type_: sa.types.TypeEngine[Any]) -> sa.Column[Any]:
-        """A column of a key whose values come from another table."""
-        fixed = self.changes_timestamps and isinstance(type_, sa.TIMESTAMP)
-        default = sa.text("'2000-01-01'") if fixed else None
-        return sa.Column(name, type_, primary_key=True, autoincrement=False, server_default=default)
-
     def copyable(self, connection: sa.Connection, table: sa.Table) -> Mapping[str, Set[type]]:
         """The columns, by their keys, that `copy` can write as an INSERT would, each with the types of such values, as
         the column's type writes them for the driver.

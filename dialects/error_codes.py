@@ -82,6 +82,10 @@ class ErrorCodes(Protocol):
         kind = self.broken.get(self.code(error))
         return kind or (LOST if getattr(error, "connection_invalidated", False) else None)
 
+    def passing_kind(self, error: BaseException) -> str | None:
+        """The kind of an error after which another attempt may succeed: a lost connection, a deadlock and so on."""
+        return self.broken_kind(error) or self.transient_kind(error)
+
     def timed_out(self, error: BaseException) -> bool:
         """Whether the server ended a statement that exceeded a time limit of the server."""
         return self._found(error, self.connect_problems[TIMED_OUT]) is not None

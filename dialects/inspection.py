@@ -276,10 +276,6 @@ class TableRules(Protocol):
         """A session that has a lock on this table, for a message; None: the server shows none to this user."""
         return next((row[0] for row in self._asked(connection, self.holder_of, table)), None)
 
-    def named_with(self, connection: sa.Connection, words: str) -> Sequence[str]:
-        """The tables of the connection's schema whose comments contain these words."""
-        return connection.scalars(self.named_with_words, {"words": words}).all()
-
     # --- a trigger that wakes idle owners, whoever inserts: where `Dialect.no_wake_trigger` is None --------------
 
     # Names are given as statements write them.

@@ -53,19 +53,19 @@ class Lexis:
     @cached_property
     def _readings(self) -> list[re.Pattern[str]]:
         """What finds the tokens of a text, with each setting of the server."""
-        return [self._token(quoted) for quoted in (self.quoted, self.quoted_without_escapes) if quoted is not None]
-
-    def _token(self, quoted: str) -> re.Pattern[str]:
-        parts = {
-            "comment": self.comment,
-            "quoted": quoted,
-            "unclosed": self.opening,
-            "word": rf"[{LETTER}][{LETTER}0-9$]*+",
-            "open": r"\(",
-            "close": r"\)",
-            "separator": ";",
-        }
-        return re.compile("|".join(f"(?P<{name}>{part})" for name, part in parts.items()), re.DOTALL)
+        readings = []
+        for quoted in filter(None, (self.quoted, self.quoted_without_escapes)):
+            parts = {
+                "comment": self.comment,
+                "quoted": quoted,
+                "unclosed": self.opening,
+                "word": rf"[{LETTER}][{LETTER}0-9$]*+",
+                "open": r"\(",
+                "close": r"\)",
+                "separator": ";",
+            }
+            readings.append(re.compile("|".join(f"(?P<{name}>{part})" for name, part in parts.items()), re.DOTALL))
+        return readings
 
 
 def _flaw(tokens: re.Pattern[str], text: str) -> str | None:

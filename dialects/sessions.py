@@ -20,7 +20,7 @@ ISOLATION: Final = "READ COMMITTED"
 Lock = Any
 """An advisory lock on the key of a job: a number or a name."""
 
-_UTC_NAMES: Final = ("UTC", "Etc/UTC", "+00:00")
+UTC_NAMES: Final = ("UTC", "Etc/UTC", "+00:00")
 _TCP_OPTIONS: Final = ("TCP_KEEPIDLE", "TCP_KEEPINTVL", "TCP_KEEPCNT", "TCP_USER_TIMEOUT")
 
 
@@ -164,11 +164,7 @@ class Sessions(Protocol):
     zone_before: ClassVar[sa.TextClause]
     """Sets the zone back to what it was before `to_utc`, with the same parameter."""
     zone: ClassVar[sa.TextClause]
-    """Asks for the name of the session's time zone."""
-
-    def is_in_utc(self, connection: sa.Connection) -> bool:
-        """Whether the session's time zone is UTC, as far as its name tells."""
-        return connection.scalar(self.zone) in _UTC_NAMES
+    """Asks for the name of the session's time zone: one of UTC_NAMES, as far as it tells."""
 
     set_silence: ClassVar[str]
     """The statement of `silence_setting`, of the parameters `first`, `between` and `count` (see `keepalive`), `ms`, and

@@ -40,7 +40,7 @@ def plan(engine: sa.Engine, names: Sequence[str] = ()) -> list[OutdatedTable]:
     """
     rules = dialect_for(engine).table_rules
     with connected(engine) as connection:
-        made = rules.named_with(connection, MADE_BY)
+        made = connection.scalars(rules.named_with_words, {"words": MADE_BY}).all()
         shared = [name for name in made if name in SHARED_TABLES]
         tables = [resolve(connection, name) for name in (*shared, *(names or sorted({*made} - {*shared})))]
     if not tables:

@@ -141,9 +141,8 @@ class OpenTransaction(Connector):
                 raise
             # A DBAPIError may mean that the connection broke. Then the server ended the transaction, not the handler.
             self._ended = self._ended or (self._was_ended and not isinstance(error, sa.exc.DBAPIError))
-            kinds = (self._dialect.errors.broken_kind(error), self._dialect.errors.transient_kind(error))
             if self._gone is None:
-                self._gone, self._gone_by = next(filter(None, kinds), None) or reason(error), error
+                self._gone, self._gone_by = self._dialect.errors.passing_kind(error) or reason(error), error
             self.roll_back()
             self._drop()
 

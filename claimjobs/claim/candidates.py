@@ -14,7 +14,7 @@ import sqlalchemy as sa
 from claimjobs.claim.row_reader import UNMARKED, Marked, RowReader
 from claimjobs.claim.strategy import After, ClaimRequest, ClaimResult
 from claimjobs.database.compiled_statement import CompiledStatement
-from claimjobs.database.transactions import discarded_if_it_fails
+from claimjobs.database.transactions import commits_by_itself
 from claimjobs.dialects import Key
 from claimjobs.errors import KeyUnfit, Unreadable, key_unequal
 from claimjobs.job import Job, key_of
@@ -118,8 +118,14 @@ class WrittenClaim(CursorStatement[CompiledStatement]):
         check_keys(self._roles, jobs)
         group_size = self.reader.group_sizes(claimed[:1])[0] if claimed else 0
         is_full = len(claimed) == at_most(request.size, group_size)
-        with discarded_if_it_fails(connection):  # jobs that are claimed now are candidates no more
+        try:  # jobs that are claimed now are candidates no more
             examined = len(claimed) if is_full else len(claimed) + self._finder.count(connection, request)
+        except sa.exc.DBAPIError:
+            # In autocommit the claim is committed, though the caller gets an error. That is so for a lost connection,
+            # too: so this one is invalidated, as a lost one is.
+            if not connection.invalidated and commits_by_itself(connection, unknown=False):
+                connection.invalidate()
+            raise
         return ClaimResult(jobs, examined, examined, owner, suspects=bool(group_size))
 
 

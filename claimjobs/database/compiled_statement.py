@@ -211,10 +211,9 @@ def rows_together(connection: sa.Connection, sessions: Sessions, sent: Sequence[
             for text, each in zip(texts, sent, strict=True):
                 cursors.append(connection.connection.cursor())
                 connection.dialect.do_execute(cursors[-1], text.string, text.parameters(each.given))
-        readers = [each.reader for each in sent]
         rows = [
-            _all_rows(cursor) if reader is None else reader.fetch(cursor)
-            for cursor, reader in zip(cursors, readers, strict=True)
+            _all_rows(cursor) if each.reader is None else each.reader.fetch(cursor)
+            for cursor, each in zip(cursors, sent, strict=True)
         ]
     except BaseException as error:
         connection._handle_dbapi_exception(error, "; ".join(each.string for each in texts), None, None, None)

@@ -75,8 +75,10 @@ def engine_of(bind: Bind, *, connect_seconds: int = CONNECT_SECONDS) -> sa.Engin
         return given
     url = parse(given)
     require_known(url.get_backend_name(), url.drivername.partition("+")[2])
-    _refuse_misread(url)
     dialect = DIALECTS[url.get_backend_name()]()
+    if misread := dialect.sessions.misread_option(url.get_driver_name(), url.query):
+        option, step = misread
+        raise UnknownDatabase(f"{shown(url)}: in a URL the option {option!r} does not mean what it says: {step}")
     limits = dialect.sessions.connect_arguments(url.get_driver_name(), connect_seconds)
     wanted = {name: value for name, value in limits.items() if name not in url.query}
     # An engine shows the query of its URL: so its secrets are passed as arguments of the driver.
@@ -145,11 +147,6 @@ def parse(url: str | sa.URL) -> sa.URL:
     return parsed.set(drivername=DRIVERS.get(parsed.drivername, parsed.drivername))
 
 
-def with_driver(url: str) -> str:
-    """The URL with a driver in it, as text, also for SQLAlchemy's `create_engine`. Raises UnknownDatabase."""
-    return parse(url).render_as_string(hide_password=False)
-
-
 def _unusable(url: sa.URL, error: Exception) -> str:
     cause = masked(reason(error), [url.render_as_string(hide_password=False)])
     options = f"its options ({', '.join(sorted(url.query))})" if url.query else "its parts"
@@ -175,13 +172,6 @@ def require_known(name: str, driver: str | None = None) -> None:
             f"claimjobs does not work with the driver {driver!r}, only with {' or '.join(known)}: "
             f"write {' or '.join(f'{name}+{other}://...' for other in known)}, or leave the driver out: {EXAMPLES}"
         )
-
-
-def _refuse_misread(url: sa.URL) -> None:
-    misread = DIALECTS[url.get_backend_name()]().sessions.misread_option(url.get_driver_name(), url.query)
-    if misread is not None:
-        option, step = misread
-        raise UnknownDatabase(f"{shown(url)}: in a URL the option {option!r} does not mean what it says: {step}")
 
 
 # --- connections ---------------------------------------------------------------------------------------------
@@ -268,9 +258,18 @@ def open_connection(engine: sa.Engine) -> sa.Connection:
             "pool_size or max_overflow of create_engine, or give the Queue an engine of its own"
         ) from error
     except (sa.exc.DBAPIError, sa.exc.InvalidRequestError, *UNUSABLE) as error:
-        if (explained := _explained(engine, dialect, error)) is None:
+        problem = dialect.errors.connect_problem(error)
+        if problem == kinds.UNAVAILABLE and isinstance(error, sa.exc.InvalidRequestError):
             raise
-        raise explained from error
+        if problem == kinds.UNAVAILABLE and isinstance(error, UNUSABLE):
+            raise UnknownDatabase(_unusable(engine.url, error)) from error
+        why = masked(reason(error), [engine.url.render_as_string(hide_password=False)])
+        if problem == kinds.TIMED_OUT:
+            raise StatementTimedOut(why) from error
+        kind, says = _PROBLEMS[problem]
+        options = ", and the URL's options" if engine.url.query else ""
+        says = says.format(why=why, title=dialect.title, options=options)
+        raise kind(f"{shown(engine.url)}: {says}") from error
     except (AssertionError, NotImplementedError) as error:  # SQLAlchemy does not know the version that the server says
         raise ServerUnfit(
             f"{shown(engine.url)}: the server does not say that it is {dialect.title} ({reason(error)}): check the "
@@ -324,18 +323,3 @@ _PROBLEMS: Mapping[str, tuple[type[ClaimjobsError], str]] = {
     ),
 }
 """What a failure to connect raises: the class, what happened, and the next step."""
-
-
-def _explained(engine: sa.Engine, dialect: Dialect, error: Exception) -> ClaimjobsError | None:
-    """What a failure to connect raises; None: the error itself."""
-    problem = dialect.errors.connect_problem(error)
-    if problem == kinds.UNAVAILABLE and isinstance(error, sa.exc.InvalidRequestError):
-        return None
-    if problem == kinds.UNAVAILABLE and isinstance(error, UNUSABLE):
-        return UnknownDatabase(_unusable(engine.url, error))
-    why = masked(reason(error), [engine.url.render_as_string(hide_password=False)])
-    if problem == kinds.TIMED_OUT:
-        return StatementTimedOut(why)
-    kind, says = _PROBLEMS[problem]
-    options = ", and the URL's options" if engine.url.query else ""
-    return kind(f"{shown(engine.url)}: {says.format(why=why, title=dialect.title, options=options)}")

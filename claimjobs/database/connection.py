@@ -171,7 +171,7 @@ class Connector(KeptConnection):
             return FULL if problem == FULL else UNAVAILABLE
         if not isinstance(error, sa.exc.DBAPIError):
             return None
-        return self._dialect.errors.broken_kind(error) or self._dialect.errors.transient_kind(error)
+        return self._dialect.errors.passing_kind(error)
 
     def is_passing(self, error: BaseException) -> bool:
         """Whether another attempt may succeed after this error."""

@@ -48,12 +48,6 @@ def predicate_errors(dialect: Dialect, is_order: Callable[[], bool] = lambda: Fa
         raise
 
 
-def passes(error: BaseException, engine: sa.Engine) -> bool:
-    """Whether another attempt may succeed after this error: a deadlock, a lost connection and so on."""
-    dialect = dialect_named_by(engine)
-    return (dialect.errors.transient_kind(error) or dialect.errors.broken_kind(error)) is not None
-
-
 def lasting(error: Exception, engine: sa.Engine) -> str | None:
     """A text that identifies an error which every further attempt may meet again; None: an outage or a conflict."""
     if isinstance(error, LASTING):

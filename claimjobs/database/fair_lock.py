@@ -39,7 +39,12 @@ class FairLock:
             self._queue.append(event)
         if event is not None:
             try:
-                self._wait(event)
+                while self._end_wait and not event.is_set():  # the holder is in `releasable_by`
+                    self.end_wait()
+                    if not event.wait(END_WAIT_EVERY_SECONDS):
+                        self._impatient()
+                while not event.wait(self._patience):
+                    self._impatient()
             except BaseException:
                 self._leave(event)
                 raise
@@ -53,14 +58,6 @@ class FairLock:
             self._queue.remove(event)
             if self._queue and (first := self._queue[0]) is not None:
                 first.set()
-
-    def _wait(self, event: threading.Event) -> None:
-        while self._end_wait and not event.is_set():  # the holder is in `releasable_by`
-            self.end_wait()
-            if not event.wait(END_WAIT_EVERY_SECONDS):
-                self._impatient()
-        while not event.wait(self._patience):
-            self._impatient()
 
     @property
     def has_waiters(self) -> bool:

@@ -14,6 +14,7 @@ from claimjobs.database.error_translation import TablesInUse, raised_as_sqlalche
 from claimjobs.database.fair_lock import FairLock
 from claimjobs.database.transactions import IN_UTC, in_utc
 from claimjobs.dialects import Dialect
+from claimjobs.dialects.sessions import UTC_NAMES
 from claimjobs.errors import session_read_only, setting_unfit
 from claimjobs.options import Liveness
 from claimjobs.signals import shielded
@@ -218,7 +219,7 @@ class KeptConnection:
         sessions = self._dialect.sessions
         if found := sessions.unfit_setting(connection):
             raise setting_unfit(*found)
-        connection.info[IN_UTC] = not self._depends_on_zone or sessions.is_in_utc(connection)
+        connection.info[IN_UTC] = not self._depends_on_zone or connection.scalar(sessions.zone) in UTC_NAMES
 
     def _limit_silence(self, connection: sa.Connection) -> None:
         """Let both ends give up a connection on which the other has been silent for a lease: its machine may be gone.

@@ -37,8 +37,19 @@ def connection_in(given: Any, table: Any, if_async: str = ASYNC) -> sa.Connectio
 
     An object is asked what it is, not whether a call of its methods raises: those of an AsyncSession return coroutines.
     """
-    given = session_of(given)
-    connection = given if isinstance(given, sa.Connection) else _connection_of_session(given, table)
+    connection = given = session_of(given)
+    if not isinstance(given, sa.Connection):
+        # The ORM is a sixth of what a consumer would import at its start. Whoever has a Session has imported it.
+        from sqlalchemy.orm import Session  # noqa: PLC0415
+
+        if isinstance(given, Session):
+            meant = {} if isinstance(table, str) else {"mapper" if isinstance(table, type) else "clause": table}
+            try:
+                connection = given.connection(bind_arguments=meant)
+            except sa.exc.UnboundExecutionError as error:
+                raise BadArgument(
+                    f"the Session has no engine for table {table!r}: give a Connection ({reason(error)})"
+                ) from error
     if not isinstance(connection, sa.Connection):
         kind = given if isinstance(given, type) else type(given)
         what = f"{'the class' if kind is given else 'an object of'} {kind.__module__}.{kind.__qualname__}"
@@ -55,21 +66,6 @@ def connection_in(given: Any, table: Any, if_async: str = ASYNC) -> sa.Connectio
 def session_of(given: Any) -> Any:
     """The session that a scoped_session, or an async_scoped_session, has here; anything else as it is."""
     return given() if hasattr(given, "registry") and callable(given) and not isinstance(given, type) else given
-
-
-def _connection_of_session(given: Any, table: Any) -> Any:
-    # The ORM is a sixth of what a consumer would import at its start. Whoever has a Session has imported it.
-    from sqlalchemy.orm import Session  # noqa: PLC0415
-
-    if not isinstance(given, Session):
-        return given
-    meant = {} if isinstance(table, str) else {"mapper" if isinstance(table, type) else "clause": table}
-    try:
-        return given.connection(bind_arguments=meant)
-    except sa.exc.UnboundExecutionError as error:
-        raise BadArgument(
-            f"the Session has no engine for table {table!r}: give a Connection ({reason(error)})"
-        ) from error
 
 
 @contextlib.contextmanager
@@ -136,12 +132,6 @@ def _with_zone_switched(connection: sa.Connection, dialect: Dialect) -> Iterator
         info[IN_UTC] = False
 
 
-def held_in(connection: sa.Connection, table: str) -> set[Any]:
-    """The keys of the jobs of this table that the open transaction of this connection holds."""
-    held_of, jobs = connection.info.get(HELD, (None, ()))
-    return {job.key for job in jobs} if held_of == table else set()
-
-
 def isolation_of(connection: sa.Connection) -> str | None:
     """The isolation level of a connection, as far as it is known without a statement."""
     chosen: str | None = connection.get_execution_options().get("isolation_level")
@@ -160,16 +150,3 @@ def commits_by_itself(connection: sa.Connection, *, unknown: bool) -> bool:
         return bool(connection.dialect.detect_autocommit_setting(driver_connection))
     except NotImplementedError:
         return unknown
-
-
-@contextlib.contextmanager
-def discarded_if_it_fails(connection: sa.Connection) -> Iterator[None]:
-    """A block of statements after one that wrote. If they fail in autocommit, what was written is committed, though the
-    caller gets an error. That is so for a lost connection, too: so this one is invalidated, as a lost one is.
-    """
-    try:
-        yield
-    except sa.exc.DBAPIError:
-        if not connection.invalidated and commits_by_itself(connection, unknown=False):
-            connection.invalidate()
-        raise

@@ -21,7 +21,7 @@ from typing import Final
 
 import sqlalchemy as sa
 
-from claimjobs.database.connect import with_driver
+from claimjobs.database.connect import parse
 from claimjobs.embedded import keeper
 from claimjobs.errors import ConnectionFailed, UnknownDatabase
 from claimjobs.key_text import visible
@@ -54,7 +54,7 @@ def database_url(url: str | None = None, say: Callable[[str], None] = _say) -> I
     """
     chosen = chosen_url(url)
     if chosen is not None:
-        yield with_driver(chosen)
+        yield parse(chosen).render_as_string(hide_password=False)
         return
     with running(say) as embedded:
         yield embedded

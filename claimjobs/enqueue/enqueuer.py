@@ -327,7 +327,6 @@ class Insert:
         errors = self._dialect.errors
         code = errors.code(error)
         missing = errors.missing_name(error) if code in errors.missing_table else None
-        passes = errors.broken_kind(error) or errors.transient_kind(error)
         is_of_the_table = self._table.name in (missing, errors.denied_table(error))
-        if passes or is_of_the_table or (code is None and not self._is_of_a_row(error)):
+        if errors.passing_kind(error) or is_of_the_table or (code is None and not self._is_of_a_row(error)):
             raise error

@@ -9,7 +9,7 @@ from typing import Any, Final, Literal, get_args
 import sqlalchemy as sa
 
 from claimjobs.database.statement_size import most_keys
-from claimjobs.database.transactions import held_in
+from claimjobs.database.transactions import HELD
 from claimjobs.dialects import Key
 from claimjobs.dialects.types import database_now
 from claimjobs.enqueue.rows import Chunk, Row
@@ -140,7 +140,9 @@ class UniqueKey:
         states: dict[str, list[Key]] = {}
         for state, *key in connection.execute(self._states, {"claimjobs_keys": list(wanted)}):
             states.setdefault(state, []).append(key_of(key))
-        mine, unclaimed = held_in(connection, self._roles.name), states.get(UNCLAIMED, [])
+        held_of, jobs = connection.info.get(HELD, (None, ()))
+        mine = {job.key for job in jobs} if held_of == self._roles.name else set()
+        unclaimed = states.get(UNCLAIMED, [])
         waiting = [key for key in unclaimed if key not in mine]
         by_rows = self._roles.claim_rows is not None
         is_older = by_rows and connection.get_isolation_level() != self._dialect.isolation

@@ -125,7 +125,8 @@ def _key_columns(
         same = types[name]
         if hasattr(same, "create_type"):
             same.create_type = False  # the user's type exists already
-        columns.append(dialect.key_column(name, same))
+        fixed = sa.text("'2000-01-01'") if dialect.changes_timestamps and isinstance(same, sa.TIMESTAMP) else None
+        columns.append(sa.Column(name, same, primary_key=True, autoincrement=False, server_default=fixed))
     return columns
 
 

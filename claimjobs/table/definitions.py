@@ -227,7 +227,7 @@ def batches_table(metadata: sa.MetaData | None = None) -> sa.Table:
 
 
 def key_table(name: str, key: Sequence[sa.Column[Any]], metadata: sa.MetaData) -> sa.Table:
-    """The table of key rows. `name`: of the table of jobs. `key`: columns as `key_column` makes them."""
+    """The table of key rows. `name`: of the table of jobs. `key`: columns as the database has them."""
     table = sa.Table(
         fitting(f"{name}_keys"),
         metadata,

@@ -6,7 +6,7 @@ import logging
 import os
 
 from claimjobs.batch.batch import Batch
-from claimjobs.database.error_translation import passes
+from claimjobs.dialects import dialect_named_by
 from claimjobs.errors import (
     BatchRolledBack,
     NoOpenTransaction,
@@ -112,7 +112,8 @@ def _is_fruitless(queue: Queue, batch: Batch, failure: BaseException) -> bool:
     if isinstance(failure, BatchRolledBack):
         if failure.limit is not None or (failure.lost_after or 0.0) >= TIME_LIMIT_SECONDS:
             return True
-        return failure.__cause__ is not None and not passes(failure.__cause__, queue.engine)
+        errors, cause = dialect_named_by(queue.engine).errors, failure.__cause__
+        return cause is not None and errors.passing_kind(cause) is None
     return isinstance(failure, NoOpenTransaction) or batch.outcomes.only_released
 
 

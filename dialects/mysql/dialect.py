@@ -55,11 +55,6 @@ def _force(index: str | None) -> str:
     return f"FORCE INDEX ({'PRIMARY' if index is None else PREPARER.quote(index).replace('%', '%%')})"
 
 
-def _straight(rows: sa.Select[Any], join: sa.Join, index: str | None) -> sa.Select[Any]:
-    """Read the left of a join first, in its order, and find the row on the right for each of its rows by this index."""
-    return rows.select_from(join).prefix_with("STRAIGHT_JOIN").with_hint(join.right, _force(index))
-
-
 def _type(column: Expression) -> str:
     """The type of a key within JSON_TABLE, which has no UUID. JSON holds no bytes, so they are sent as hex."""
     stored = stored_type(column.type, _HERE)
@@ -195,15 +190,16 @@ class MySQL(Dialect):
         """
         del order  # the candidates are in this order
         given, matches = self._keys_table(key, "claimjobs_candidates")
-        return _straight(jobs, given.join(key[0].table, matches), index)
+        return self.join_in_order(jobs, given.join(key[0].table, matches), index)
 
     def join_in_order(self, wanted: sa.Select[Any], join: sa.Join, index: str | None) -> sa.Select[Any]:
-        """As `only_candidates`, but the candidates do not leave the server.
+        """Read the left of a join first, in its order, and find the row on the right for each of its rows by `index`.
 
+        On the left may be a subquery: then the candidates of `only_candidates` do not leave the server.
         FOR UPDATE OF locks the table that it names; a subquery is a plain read. Because of its window function the
         subquery is stored, and read in the order in which it was stored.
         """
-        return _straight(wanted, join, index)
+        return wanted.select_from(join).prefix_with("STRAIGHT_JOIN").with_hint(join.right, _force(index))
 
     def restrict_to_keys(self, statement: Write, key: Expressions, index: str | None) -> Write:
         """Read the keys as a table, and find each row by the index.
@@ -217,7 +213,7 @@ class MySQL(Dialect):
             return self.by_key(statement.where(self.among_some(key, "claimjobs_keys")), index)
         given, matches = self._keys_table(key, "claimjobs_keys")
         if isinstance(statement, sa.Select):
-            return _straight(statement, given.join(key[0].table, matches), index)
+            return self.join_in_order(statement, given.join(key[0].table, matches), index)
         return statement.where(matches).with_hint(_force(index), selectable=given, dialect_name="*")
 
     def by_key(self, statement: Write, index: str | None) -> Write:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, ClassVar, Final
 
@@ -52,7 +52,14 @@ class MySQLInspection(Inspection):
         # Those about a table: not about a subquery's result, and not about a JSON_TABLE.
         named = [row for row in rows if row["table"] and not row["table"].startswith("<")]
         real = [row for row in named if "Table function" not in (row["Extra"] or "")]
-        return Plan(tuple(map(_read, real)), any("filesort" in (row["Extra"] or "") for row in real), _table(rows))
+        sorted_ = [row for row in real if "filesort" in (row["Extra"] or "")]
+        # "index" reads a whole index in its order: a LIMIT ends that, unless the rows must be sorted.
+        scans = [row for row in real if row["type"] == "ALL" or (row["type"] == "index" and row in sorted_)]
+        reads = [TableRead(row["table"], row["key"], row in scans) for row in real]
+        cells = [_COLUMNS, *(tuple(str(row[column] or "") for column in _COLUMNS) for row in rows)]
+        widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
+        text = "\n".join("  ".join(map(str.ljust, line, widths)).rstrip() for line in cells)
+        return Plan(tuple(reads), bool(sorted_), text)
 
     def row_locks(self, connection: sa.Connection, table: sa.Table) -> int:
         if not connection.scalar(sa.text("SELECT @@performance_schema")):
@@ -84,19 +91,6 @@ class MariaDBInspection(MySQLInspection):
             )
         )
         return int(count or 0)
-
-
-def _read(row: Row) -> TableRead:
-    # "index" reads a whole index in its order: a LIMIT ends that, unless the rows must be sorted.
-    extra = row["Extra"] or ""
-    is_scan = row["type"] == "ALL" or (row["type"] == "index" and "filesort" in extra)
-    return TableRead(row["table"], row["key"], is_scan)
-
-
-def _table(rows: Sequence[Row]) -> str:
-    cells = [_COLUMNS, *(tuple(str(row[column] or "") for column in _COLUMNS) for row in rows)]
-    widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
-    return "\n".join("  ".join(map(str.ljust, line, widths)).rstrip() for line in cells)
 
 
 # --- which tables can be claimed from: those of an engine with row locks -----------------------------------------

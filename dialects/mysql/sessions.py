@@ -162,7 +162,11 @@ class MySQLSessions(Sessions):
         return None
 
     def prepare(self, engine: sa.Engine) -> None:
-        sa.event.listen(engine, "connect", _limit_only_greeting)
+        def limit_only_greeting(driver_connection: Any, _record: Any) -> None:  # a statement may take longer
+            if hasattr(driver_connection, "_read_timeout"):
+                driver_connection._read_timeout = None
+
+        sa.event.listen(engine, "connect", limit_only_greeting)
         if "host" not in engine.url.query:
             return
         hosts = Hosts(engine.url)
@@ -195,8 +199,7 @@ class MySQLSessions(Sessions):
         now: datetime = connection.execute(sa.select(database_now())).scalar_one()
         return now - timedelta(seconds=int(uptime))
 
-    def wake(self, owners: sa.Table, owner: sa.ColumnElement[int]) -> sa.ColumnElement[Any]:
-        return self.lock_holder(owners, owner)
+    wake = lock_holder
 
     def interrupt(self, session: int) -> sa.Executable:
         # A session holds the lock only while it may be interrupted. If none holds it, KILL fails with error 1094.
@@ -257,12 +260,6 @@ class MariaDBSessions(MySQLSessions):
         *("START TRANSACTION", "COMMIT"),
         "SET SESSION wsrep_sync_wait = @@global.wsrep_sync_wait",
     )
-
-
-def _limit_only_greeting(driver_connection: Any, _record: Any) -> None:
-    """The read timeout was for the greeting; a statement may take longer."""
-    if hasattr(driver_connection, "_read_timeout"):
-        driver_connection._read_timeout = None
 
 
 _PREFIX: Final = "claimjobs."
