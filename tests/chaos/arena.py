@@ -298,9 +298,16 @@ class Arena:
         late += [str(error) for group in self.groups if (error := _stopped(group))]
         with contextlib.suppress(sa.exc.DBAPIError):  # that the server does not answer is told by others
             late += [] if self._shape_now == self._shape else ["the table of the jobs was altered"]
+        left: list[str] = []
+
+        def look() -> bool:
+            # The last look counts. Another one at once might meet the session that this one has just closed.
+            left[:] = self._left_behind()
+            return not left
+
         with contextlib.suppress(Overdue):
-            until(lambda: not self._left_behind(), "nothing is left behind", 15)
-        return late + self._left_behind()
+            until(look, "nothing is left behind", 15)
+        return late + left
 
     def _left_behind(self) -> list[str]:
         found = [f"process {pid}" for group in self.groups for pid in group.processes()]
