@@ -7,9 +7,11 @@ from functools import partial
 from typing import Any
 
 import pytest
+import sqlalchemy as sa
 
 from claimjobs.errors import BadArgument
 from claimjobs.options import HOLDS, LARGEST_BATCH, HoldKind
+from claimjobs.statements.find import find
 from claimjobs.table.definitions import article_table
 from tests.backends import Backend, Clock
 from tests.conformance.jobs import jobs, names
@@ -132,6 +134,20 @@ def test_a_delayed_job_is_claimed_when_it_is_due_and_not_before(backend: Backend
     with queue.claim() as batch:
         assert names(batch) == ["later"]
         assert batch[0].run_at == clock.now
+
+
+def test_an_index_by_run_at_leads_claims_and_idle_checks_past_delayed_jobs(backend: Backend) -> None:
+    """The one that docs/dba.md names. Without it both read the entries of all delayed jobs."""
+    queue = backend.queue()
+    queue.enqueue([*jobs(20_000, run_at=datetime(2100, 1, 1, tzinfo=UTC)), *jobs(3)])
+    plan = queue._consumer.plans.plan(None)
+    statements = [(find(queue.roles, plan.selection), {"claimjobs_limit": 100}), (sa.select(plan.has_work), {})]
+    backend.run("CREATE INDEX jobs_due ON jobs (status, run_at)")
+    backend.analyze()
+    with backend.engine.connect() as connection:
+        for statement, values in statements:
+            assert "jobs_due" in backend.plan(connection, statement, values).indexes
+            assert backend.rows_read(connection, statement, values) < 100
 
 
 def test_a_job_without_a_date_is_due_at_once_by_the_databases_clock(backend: Backend) -> None:
