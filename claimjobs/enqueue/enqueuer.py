@@ -18,12 +18,7 @@ from claimjobs.database.connect import connected
 from claimjobs.database.connection import FIRST_PAUSE, LONGEST_PAUSE
 from claimjobs.database.error_translation import UNSENDABLE, raised_as_sqlalchemy_does, reason
 from claimjobs.database.statement_size import check_size, size_of
-from claimjobs.database.transactions import (
-    commits_by_itself,
-    in_utc,
-    isolation_of,
-    savepoint,
-)
+from claimjobs.database.transactions import commits_by_itself, in_utc, isolation_of, savepoint
 from claimjobs.dialects import Dialect, Key
 from claimjobs.enqueue.bulk_insert import FEWEST_ROWS, BulkInsert
 from claimjobs.enqueue.notifier import Notifier
@@ -85,37 +80,30 @@ class Enqueuer:
             what = "goes with `unique`" if on_duplicate in CHOICES else "is unknown"
             step = f"choose one of {', '.join(CHOICES)}, and give `unique`"
             raise BadArgument(f"on_duplicate={on_duplicate!r} {what}: {step}")
-        several = self._with_trace_context([rows] if isinstance(rows, Mapping) else rows)
+        several: Iterable[Row] = [rows] if isinstance(rows, Mapping) else rows
+        if self.roles.traceparent is not None and (context := tracing.traceparent()) is not None:
+            default = {self.roles.traceparent.key: context}  # a value that is given stays
+            traced = ({**default, **row} if isinstance(row, Mapping) else row for row in several)
+            several = list(traced) if _is_single(several) else traced
         insert = Insert(self.roles, self._dialect, on_bad)
         if caller is not None:
             count = insert.run(caller, several, self._key(caller, unique, on_duplicate))
             self.notifier.wake_after_commit(caller, count, inserted=on_duplicate == "skip")
             return count
-        if not unique:
-            return self._insert_and_commit(insert, several, unique, on_duplicate)
-        several = list(several)  # an iterator has them only once
+        if unique:
+            several = list(several)  # an iterator has them only once
         backoff, deadline = Backoff(FIRST_PAUSE, LONGEST_PAUSE, least=0.0), time.monotonic() + self._patience
         while True:
             try:
                 return self._insert_and_commit(insert, several, unique, on_duplicate)
             except sa.exc.DBAPIError as error:
                 kind = self._dialect.errors.transient_kind(error)
-                if kind not in CONFLICTS:
+                if not unique or kind not in CONFLICTS:
                     raise
                 self._report.transients[kind] += 1
                 if time.monotonic() >= deadline:
                     raise
             time.sleep(backoff.pause())
-
-    def _with_trace_context(self, rows: Iterable[Row]) -> Iterable[Row]:
-        """The rows with the current trace context, if the table has a column for it. A value that is given stays."""
-        column = self.roles.traceparent
-        context = None if column is None else tracing.traceparent()
-        if column is None or context is None:
-            return rows
-        default = {column.key: context}
-        traced = ({**default, **row} if isinstance(row, Mapping) else row for row in rows)
-        return list(traced) if _is_single(rows) else traced
 
     def _insert_and_commit(
         self, insert: Insert, rows: Iterable[Row], unique: tuple[str, ...], on_duplicate: OnDuplicate
@@ -127,7 +115,9 @@ class Enqueuer:
             try:
                 own.commit()
             except sa.exc.DBAPIError as error:
-                raise insert.refused_at_commit(error) from error
+                if not insert.is_of_a_row(error):
+                    raise
+                raise BadRow(NO_ROW, reason(error)) from error  # a deferred constraint refuses it, and undoes all
             if level != AUTOCOMMIT and self._dialect.switches_autocommit_freely:
                 with suppress(sa.exc.DBAPIError), raised_as_sqlalchemy_does(own):  # the rows are committed
                     own.execution_options(isolation_level=AUTOCOMMIT)
@@ -160,12 +150,6 @@ def _is_single(rows: Iterable[Row]) -> bool:
 class Insert:
     """The rows of one enqueue: inserts them, perhaps in several attempts, and finds those that do not fit."""
 
-    _connection: sa.Connection
-    _key: UniqueKey | None
-    _bulk: BulkInsert
-    _doubtful: list[BadRow] | None
-    """Rows that were refused by an error that may be about every row; None: a row was inserted, so it is not."""
-
     def __init__(self, roles: ColumnRoles, dialect: Dialect, on_bad: OnBad | None) -> None:
         """`on_bad` is called once for each row that does not fit; None: the first one raises its BadRow."""
         self._roles, self._table, self._dialect, self._on_bad = roles, roles.table, dialect, on_bad
@@ -178,7 +162,9 @@ class Insert:
 
         Rows before one that raises BadRow stay in the transaction: the caller decides whether to commit.
         """
-        self._connection, self._key, self._doubtful = connection, key, []
+        self._connection, self._key = connection, key
+        self._doubtful: list[BadRow] | None = []
+        """Rows that were refused by an error that may be about every row; None: a row was inserted, so it is not."""
         self._bulk = BulkInsert(connection, self._table, self._dialect)
         inserted = 0
         most = ROWS_PER_CHUNK if key is None else min(ROWS_PER_CHUNK, key.most)
@@ -191,7 +177,6 @@ class Insert:
         return inserted
 
     def _insert(self, chunk: Chunk) -> int:
-        """Insert a chunk; return how many of its rows were inserted."""
         if self._key is not None and chunk:
             if why := self._key.misfit(chunk.rows[0]):
                 for number, row in zip(chunk.numbers, chunk.rows, strict=True):
@@ -248,7 +233,7 @@ class Insert:
         if len(chunk) > 1:
             return sum(map(self._insert, chunk.halves))
         bad = self._bad_row(chunk, refusal)
-        if self._doubtful is None or not isinstance(refusal, sa.exc.DBAPIError) or self._is_of_a_row(refusal):
+        if self._doubtful is None or not isinstance(refusal, sa.exc.DBAPIError) or self.is_of_a_row(refusal):
             self._tell(bad)
             return 0
         self._doubtful.append(bad)
@@ -277,14 +262,6 @@ class Insert:
                 self._tell(BadRow(number, "its unique key is in the table, but no row is found by these values", row))
         return changed + self._insert(gone.only([self._tries[number] <= TRIES for number in gone.numbers]))
 
-    def refused_at_commit(self, error: sa.exc.DBAPIError) -> BadRow:
-        """The error of a commit that a deferred constraint refuses. Which row it is about is not known: all are undone.
-        Other errors are raised.
-        """
-        if not self._is_of_a_row(error):
-            raise error
-        return BadRow(NO_ROW, reason(error))
-
     def _bad_row(self, chunk: Chunk, refusal: Exception) -> BadRow:
         """The only row of a chunk, which was refused. Some databases say only that a value is too large."""
         if isinstance(refusal, BadRow):
@@ -311,7 +288,7 @@ class Insert:
         if self._doubtful:
             raise self._doubtful[0].__cause__ or self._doubtful[0]
 
-    def _is_of_a_row(self, error: sa.exc.DBAPIError) -> bool:
+    def is_of_a_row(self, error: sa.exc.DBAPIError) -> bool:
         """Whether the error says that it is about the values of a row."""
         never_sent = isinstance(error, (sa.exc.DataError, sa.exc.ProgrammingError))
         return self._dialect.errors.refuses_row(error) or (self._dialect.errors.code(error) is None and never_sent)
@@ -328,5 +305,5 @@ class Insert:
         code = errors.code(error)
         missing = errors.missing_name(error) if code in errors.missing_table else None
         is_of_the_table = self._table.name in (missing, errors.denied_table(error))
-        if errors.passing_kind(error) or is_of_the_table or (code is None and not self._is_of_a_row(error)):
+        if errors.passing_kind(error) or is_of_the_table or (code is None and not self.is_of_a_row(error)):
             raise error

@@ -91,23 +91,20 @@ class RecurringRows:
             for attempt in connector.attempts(math.inf, unless=control):
                 with attempt as connection:
                     tick = self._schedule.after(max(_now(connection), last))
-                    count = self._enqueue(connection, tick)
+                    rows: Any = self._rows(tick) if callable(self._rows) else self._rows
+                    several = [rows] if isinstance(rows, Mapping) else rows
+                    dated = [{self._due: tick, **row, self._tick: tick} for row in several]
+                    point = connection.begin_nested()
+                    count = self._enqueuer.enqueue(dated, connection, on_bad=None, unique=self._unique)
+                    if _now(connection) < tick:
+                        point.commit()
+                    else:
+                        point.rollback()
+                        count = 0
             last = max(last, tick)
             if on_tick is not None:
                 on_tick(tick, count)
             _wait(connector, control, min(tick, self._schedule.after(tick) - AHEAD))
-
-    def _enqueue(self, connection: sa.Connection, tick: datetime) -> int:
-        rows: Any = self._rows(tick) if callable(self._rows) else self._rows
-        several = [rows] if isinstance(rows, Mapping) else rows
-        dated = [{self._due: tick, **row, self._tick: tick} for row in several]
-        point = connection.begin_nested()
-        count = self._enqueuer.enqueue(dated, connection, on_bad=None, unique=self._unique)
-        if _now(connection) >= tick:
-            point.rollback()
-            return 0
-        point.commit()
-        return count
 
 
 def _wait(connector: Connector, control: Control, until: datetime) -> None:
