@@ -140,7 +140,22 @@ class Keeper:
             for file in (self.data / "postmaster.pid", sockets / f"{SOCKET}.lock"):
                 if file.exists():
                     file.write_text("\n".join([NO_PROCESS, *_lines(file)[1:], ""]))
-            self._started = self._serve(sockets)
+            settings = {"listen_addresses": "", "unix_socket_directories": sockets}
+            settings |= {"port": PORT, "max_connections": "200"}
+            if self._is_temporary:
+                settings |= {"fsync": "off", "synchronous_commit": "off", "full_page_writes": "off"}
+            options = [word for name, value in settings.items() for word in ("-c", f"{name}={value}")]
+            with (self.run / "log").open("ab") as log:
+                self._started = subprocess.Popen(  # noqa: S603 - the wheel's own program
+                    [self.programs / "postgres", "-D", self.data, *options],
+                    stdin=subprocess.DEVNULL,
+                    stdout=log,
+                    stderr=log,
+                    cwd=self.run,
+                    env=_environment(self.data),
+                    start_new_session=True,
+                    **self._account,
+                )
         with contextlib.suppress(TimeoutError):
             _wait(lambda: self._ready() or self._server() is None, START_SECONDS)
         if folder := self._ready():
@@ -168,23 +183,6 @@ class Keeper:
                 if folder != self.run and folder.lstat().st_uid == self._account.get("user", os.geteuid()):
                     return folder
         return None
-
-    def _serve(self, sockets: Path) -> "subprocess.Popen[bytes]":
-        settings = {"listen_addresses": "", "unix_socket_directories": sockets, "port": PORT, "max_connections": "200"}
-        if self._is_temporary:
-            settings |= {"fsync": "off", "synchronous_commit": "off", "full_page_writes": "off"}
-        options = [word for name, value in settings.items() for word in ("-c", f"{name}={value}")]
-        with (self.run / "log").open("ab") as log:
-            return subprocess.Popen(  # noqa: S603 - the wheel's own program
-                [self.programs / "postgres", "-D", self.data, *options],
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=log,
-                cwd=self.run,
-                env=_environment(self.data),
-                start_new_session=True,
-                **self._account,
-            )
 
     def _initialise(self) -> None:
         """Make the data folder, under another name until it is complete, because it may be interrupted."""
