@@ -291,27 +291,22 @@ def _files(plan: Plan, statements: list[str], migration: str, into: Path) -> dic
     hold = ' | {"hold": "transaction"}' if plan.kind == "rows" else ""
     form = {"table": quoted, "module": module, "map": map_file, "digest": digest, "hold": hold}
     script = f"{short}_setup.{'sql' if migration == 'sql' else 'py'}"
-    return {
-        into / map_file: _toml(plan.described()),
-        into / script: _migration(migration, plan.found.engine, statements, form),
-        into / f"{module}.py": HANDLER.format(**form),
-        into / f"test_{module}.py": TEST.format(**form),
-    }
-
-
-def _toml(described: Mapping[str, Any]) -> str:
-    columns: Columns = described["columns"]
+    described = plan.described()
+    columns: Columns = described.pop("columns")
     named = {role: getattr(columns, role) or "" for role in ROLES}
     named = {role: name for role, name in named.items() if name != (getattr(Columns, role) or "")}
     if columns.key is not None:
         named["key"] = columns.key
-    sections = {"columns": named, "states": columns.states or {}}
-    plain = {name: value for name, value in described.items() if name != "columns"}
-    lines = [f"{name} = {_quoted(value)}" for name, value in plain.items()]
-    for section, values in sections.items():
+    lines = [f"{name} = {_quoted(value)}" for name, value in described.items()]
+    for section, values in {"columns": named, "states": columns.states or {}}.items():
         if values:
             lines += ["", f"[{section}]", *(f"{name} = {_quoted(value)}" for name, value in values.items())]
-    return "\n".join(lines) + "\n"
+    return {
+        into / map_file: "\n".join([*lines, ""]),
+        into / script: _migration(migration, plan.found.engine, statements, form),
+        into / f"{module}.py": HANDLER.format(**form),
+        into / f"test_{module}.py": TEST.format(**form),
+    }
 
 
 def _quoted(value: Any) -> str:

@@ -30,25 +30,25 @@ LOG_FORMAT = "claimjobs.log_format"
 # --- the streams ---------------------------------------------------------------------------------------------
 
 
-def prepare_streams() -> None:
-    """Open closed standard streams, whose numbers a connection would get, and let no character be an error."""
+@contextmanager
+def usable_streams() -> Iterator[None]:
+    """Let the standard streams make no error before or after a `with` block."""
     for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
-        if getattr(sys, name) is None:
+        if getattr(sys, name) is None:  # it is closed, and a connection would get its number
             # Standard input is opened for writing: to read it is an error then, instead of an empty file.
             nowhere = os.open(os.devnull, os.O_WRONLY)
             os.set_inheritable(nowhere, True)  # for the processes of a run
             setattr(sys, name, os.fdopen(nowhere, mode, encoding="utf-8"))
     if isinstance(sys.stdout, io.TextIOWrapper) and sys.stdout.errors in ("strict", "surrogateescape"):
         sys.stdout.reconfigure(errors="backslashreplace")
-
-
-def give_up_output() -> None:
-    """Discard what cannot be written: otherwise Python tries again at its end, and fails."""
-    for stream in (sys.stdout, sys.stderr):
-        try:
-            stream.flush()
-        except OSError:
-            write_nowhere(stream)
+    try:
+        yield
+    finally:
+        for stream in (sys.stdout, sys.stderr):
+            try:
+                stream.flush()
+            except OSError:  # Python would try again at its end, and fail
+                write_nowhere(stream)
 
 
 def write_nowhere(stream: IO[Any]) -> None:
@@ -134,11 +134,6 @@ def say(message: str, error: BaseException | None = None, *, verbose: bool = Fal
 
 # Its pool logs an error with a traceback. What matters of it is raised, and told as one line.
 logging.getLogger("sqlalchemy").addHandler(logging.NullHandler())
-
-
-def log_to(handler: logging.Handler) -> None:
-    """Write the records of all loggers by this handler alone."""
-    logging.basicConfig(level=logging.INFO, handlers=[handler], force=True)
 
 
 class _Saying(logging.Handler):

@@ -154,6 +154,9 @@ class FileRows:
         numbered = ((line, line, text) for line, text in enumerate(self._lines, 1) if text.strip())
         self._records = self._csv() if is_csv else numbered
         self._table = table
+        plain = (column for column in table.c if (column.default, column.server_default) == (None, None))
+        self._wanted = {column.key for column in plain if column is not table.autoincrement_column}
+        """Columns without a default: an empty field of CSV is a value of them."""
         self.count = self.bad = 0
         """Rows that fit, as far as they were read; rows that do not fit."""
         self.lines = array("Q")
@@ -195,7 +198,8 @@ class FileRows:
         if isinstance(record, list):
             if len(record) != len(self._header):
                 raise ValueError(f"has {len(record)} fields, and the header has {len(self._header)}")
-            given = {name: text for name, text in zip(self._header, record, strict=True) if text or self._wants(name)}
+            fields = zip(self._header, record, strict=True)
+            given = {name: text for name, text in fields if text or name in self._wanted}
         else:
             found = parsed_json(record.rstrip("\r\n"))
             given = found if isinstance(found, dict) else {}
@@ -213,12 +217,6 @@ class FileRows:
             except BAD as error:
                 raise ValueError(f"column {name!r}: {_reason(error)}") from None
         return row
-
-    def _wants(self, name: str) -> bool:
-        """Whether an empty field is a value of this column, because it has no default."""
-        column = self._table.c[name]
-        defaults = column.default, column.server_default
-        return defaults == (None, None) and column is not self._table.autoincrement_column
 
     def _csv(self) -> Iterator[tuple[int, int, list[str] | csv.Error]]:
         """The first and the last line of each record after the header, and the record."""

@@ -63,12 +63,18 @@ def list_(target: Target, state: str | None, where: str | None, limit: int, as_j
       claimjobs list --state dead --where "last_error like 'Timeout%'" | cut -f 1
     """
     with target.queue() as queue:
-        found = 0
+        found, value_of = 0, queue.roles.value_of
         for entry in queue.jobs.list(where, state=state, limit=limit):
             if not (found or as_json) and on_terminal():
                 data(_line(*HEADER))
             found += 1
-            data(json_line(entry.columns) if as_json else _line(*_fields(queue, entry)))
+            if as_json:
+                data(json_line(entry.columns))
+                continue
+            at = value_of("run_at" if entry.state == UNCLAIMED else "owner_date", entry.outcome, None)
+            time = f"{at.astimezone(UTC):%Y-%m-%d %H:%M:%S}" if isinstance(at, datetime) and at.tzinfo else at or ""
+            attempts, error = (value_of(role, entry.outcome, "") for role in ("attempts", "last_error"))
+            data(_line(key_in_message(entry.job.key), entry.state or "?", attempts, time, error))
         count = queue.jobs.count(where, state=state, most=COUNT_LIMIT) if found == limit else found
     if not found:
         say(f"{queue.table.fullname} has no {'' if where is None else 'such '}{state or ''}{' ' if state else ''}job")
@@ -235,14 +241,6 @@ def _line(*fields: Any) -> str:
     *others, error = map(str, fields)
     line = "\t".join((*others, visible(" ".join(error.split()))))
     return line.expandtabs()[: shutil.get_terminal_size().columns] if on_terminal() else line
-
-
-def _fields(queue: Queue, entry: StoredJob) -> tuple[object, ...]:
-    value_of, record = queue.roles.value_of, entry.outcome
-    at = value_of("run_at" if entry.state == UNCLAIMED else "owner_date", record, None)
-    time = f"{at.astimezone(UTC):%Y-%m-%d %H:%M:%S}" if isinstance(at, datetime) and at.tzinfo else at or ""
-    attempts, error = value_of("attempts", record, ""), value_of("last_error", record, "")
-    return key_in_message(entry.job.key), entry.state or "?", attempts, time, error
 
 
 def _block(columns: Mapping[str, Any]) -> str:

@@ -11,7 +11,7 @@ import click
 
 from claimjobs import __version__, errors
 from claimjobs.cli import exits
-from claimjobs.cli.console import URLS, give_up_output, prepare_streams, say
+from claimjobs.cli.console import URLS, say, usable_streams
 from claimjobs.cli.options import options_before, with_variables
 from claimjobs.database.masking import masked
 from claimjobs.key_text import visible
@@ -60,14 +60,12 @@ class Commands(click.Group):
     """Imports a command when it is called, and prints an error as one line, with an exit code."""
 
     def main(self, *args: Any, **named: Any) -> Any:
-        prepare_streams()
-        try:
-            return super().main(*args, **named)
-        except OSError as error:  # of a help text, or a message
-            say(message(error))
-            sys.exit(exit_code(error))
-        finally:
-            give_up_output()
+        with usable_streams():
+            try:
+                return super().main(*args, **named)
+            except OSError as error:  # of a help text, or a message
+                say(message(error))
+                sys.exit(exit_code(error))
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(COMMANDS)

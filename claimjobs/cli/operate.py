@@ -11,7 +11,6 @@ from claimjobs.cli.console import data, json_line, log_as_messages, number, say,
 from claimjobs.cli.options import AT_LEAST_1, Duration, retry_options
 from claimjobs.cli.queue_options import Target, next_command, queue_options
 from claimjobs.instants import age
-from claimjobs.queue.queue import Queue
 from claimjobs.table.columns import ENDED, Ended
 from claimjobs.table.definitions import FIRST_OWNER
 
@@ -94,38 +93,30 @@ def reclaim(target: Target, owner: int | None, force: bool, ownerless: bool, as_
     with target.queue() as queue, log_as_messages():
         if ownerless:
             jobs = queue.reclaim_ownerless()
-        elif owner is not None:
-            jobs = _reclaimed_from(queue, owner, force=force)
-        else:
+        elif owner is None:
             jobs, left = queue.reclaim(), queue.stats().ownerless
             if left:
                 step = next_command("reclaim --ownerless")
                 say(f"{number(left, 'job')} claimed without an owner: {step} releases them")
+        else:
+            known = next((row for row in queue.stats().owners if row.id == owner), None)
+            if not force and known is not None and not known.dead:
+                lock = "its session lock is held, " if known.lock == "held" else ""
+                raise click.UsageError(
+                    f"owner {owner} ({known.host}:{known.pid}) seems to live ({lock}its last heartbeat was "
+                    f"{age(known.silence)} ago, its lease is {known.lease:g} s): its jobs would run twice. End that "
+                    "process first, or give --force as well"
+                )
+            if not force and owner < FIRST_OWNER:  # another program's, which has no signs of life
+                raise click.UsageError(
+                    f"owner {owner} is another program's (ids of claimjobs begin at {FIRST_OWNER}), and may live: end "
+                    "that program first, then give --force as well"
+                )
+            jobs = queue.reclaim_owner(owner)
+            if known is None and not jobs:
+                step = f"see {next_command('status')}"
+                say(f"no owner {owner} of {queue.table.fullname} is known, and it holds no job: {step}")
     data(json_line({"handed_back": jobs}) if as_json else jobs)
-
-
-def _reclaimed_from(queue: Queue, owner_id: int, *, force: bool) -> int:
-    """Reclaim the jobs of one owner. Without `force`: UsageError for an owner that seems to live, and for another
-    program's, which has no signs of life.
-    """
-    known = next((owner for owner in queue.stats().owners if owner.id == owner_id), None)
-    if not force and known is not None and not known.dead:
-        lock = "its session lock is held, " if known.lock == "held" else ""
-        raise click.UsageError(
-            f"owner {owner_id} ({known.host}:{known.pid}) seems to live ({lock}its last heartbeat was "
-            f"{age(known.silence)} ago, its lease is {known.lease:g} s): its jobs would run twice. End that process "
-            "first, or give --force as well"
-        )
-    if not force and owner_id < FIRST_OWNER:
-        raise click.UsageError(
-            f"owner {owner_id} is another program's (ids of claimjobs begin at {FIRST_OWNER}), and may live: end that "
-            "program first, then give --force as well"
-        )
-    jobs = queue.reclaim_owner(owner_id)
-    if known is None and not jobs:
-        step = f"see {next_command('status')}"
-        say(f"no owner {owner_id} of {queue.table.fullname} is known, and it holds no job: {step}")
-    return jobs
 
 
 @click.command()

@@ -34,18 +34,9 @@ class Target:
     """The parameters of the Queue: those of the map, changed by the options."""
 
     @contextmanager
-    def database(self) -> Iterator[str]:
-        """The given URL, or that of the embedded Postgres, which runs until the block is left.
-
-        Raises EmbeddedFailed, and UnknownDatabase for an empty URL.
-        """
-        with database_url(self.url, say) as reached:
-            yield reached
-
-    @contextmanager
     def engine(self) -> Iterator[sa.Engine]:
         """An engine for the database. Its connections are closed when the block is left."""
-        with self.database() as reached:
+        with database_url(self.url, say) as reached:
             engine = engine_of(reached)
             try:
                 yield engine
@@ -53,9 +44,8 @@ class Target:
                 engine.dispose()
 
     @contextmanager
-    def queue(self, **more: Any) -> Iterator[Queue]:
-        """The Queue, with these further parameters."""
-        with self.engine() as engine, queue_of(engine, self.described, **more) as queue:
+    def queue(self) -> Iterator[Queue]:
+        with self.engine() as engine, queue_of(engine, self.described) as queue:
             yield queue
 
 

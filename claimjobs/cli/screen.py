@@ -16,7 +16,7 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from claimjobs.cli.console import can_redraw, data, json_line, log_to, number, show
+from claimjobs.cli.console import can_redraw, data, json_line, number, show
 from claimjobs.instants import age
 from claimjobs.key_text import visible
 from claimjobs.log_events import FAILURES_COUNTED, JOB_DEAD, JOB_RETRY, PROGRESS
@@ -101,7 +101,7 @@ class Screen:
         handler = stderr_handler(self._log_format) if self._live is None else _LinesAbove(self._live.console)
         if self._log_format == "text" and not self._verbose:
             handler.addFilter(self._bursts)
-        log_to(handler)
+        logging.basicConfig(level=logging.INFO, handlers=[handler], force=True)
         if self._live is not None:
             self._live.start()
         return self

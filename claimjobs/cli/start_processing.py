@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import sys
 import threading
-from contextlib import AbstractContextManager
 from dataclasses import fields
 from typing import Any, Final
 
@@ -13,10 +13,11 @@ import click
 from click.core import ParameterSource
 
 from claimjobs.cli import exits
-from claimjobs.cli.console import LOG_FORMAT, data, log_to, show, write_nowhere
+from claimjobs.cli.console import LOG_FORMAT, data, say, show, write_nowhere
 from claimjobs.cli.options import AT_LEAST_1, COUNT, AnyOption, Number, Seconds, bind, port, retry_options
 from claimjobs.cli.queue_options import Target, claim_options
 from claimjobs.cli.screen import Screen, summary_json, summary_lines
+from claimjobs.embedded.server import database_url
 from claimjobs.log_records import LogFormat, stderr_handler
 from claimjobs.options import LARGEST_BATCH, Liveness
 from claimjobs.signals import after, exit_despite_threads, graceful, interrupted_at_once
@@ -148,18 +149,21 @@ def start_processing(
     endpoints = Endpoints(metrics_port, health_port, bind)
     has_end = not run.generators or run.jobs is not None or run.duration is not None
     an_end = (has_end, "--jobs, --duration or --generators 0")
-    _refuse_what_has_no_effect(
-        context,
-        drain=an_end,
-        drain_retries=an_end,
-        rate=(run.generators > 0, "--generators"),
-        jobs=(run.generators > 0, "--generators"),
-        grace=(run.duration is not None, "--duration"),
-        bind=(endpoints.used, "--metrics-port or --health-port"),
-        per=(given["handler"] is not None, "MODULE:FUNCTION"),
-        concurrency=(given["handler"] is not None, "MODULE:FUNCTION"),
-    )
-    with target.database() as url:
+    needs = {
+        "drain": an_end,
+        "drain_retries": an_end,
+        "rate": (run.generators > 0, "--generators"),
+        "jobs": (run.generators > 0, "--generators"),
+        "grace": (run.duration is not None, "--duration"),
+        "bind": (endpoints.used, "--metrics-port or --health-port"),
+        "per": (given["handler"] is not None, "MODULE:FUNCTION"),
+        "concurrency": (given["handler"] is not None, "MODULE:FUNCTION"),
+    }
+    for name, (there, needed) in needs.items():
+        if not there and context.get_parameter_source(name) is ParameterSource.COMMANDLINE:
+            option = f"--{name.replace('_', '-')}"
+            raise click.UsageError(f"{option} has no effect without {needed}: give that, or leave out {option}")
+    with database_url(target.url, say) as url:
         plan = Plan(
             url,
             target.described,
@@ -169,36 +173,25 @@ def start_processing(
             **given,
         )
         log_details(plan.verbose)
-        log_to(stderr_handler(plan.log_format))  # until the screen shows the log
+        # Until the screen shows the log.
+        logging.basicConfig(level=logging.INFO, handlers=[stderr_handler(plan.log_format)], force=True)
         screen = Screen(plan.log_format, progress_every, as_json=as_json, quiet=quiet, verbose=plan.verbose)
         supervisor, threads = Supervisor(plan, run, screen.update), threading.enumerate()
-        summary = _supervised(supervisor, screen, endpoints.served(supervisor, plan))
+
+        def cancel() -> None:
+            supervisor.cancel()
+            after(LONGEST_END_SECONDS, os._exit, exits.INTERRUPTED)
+
+        with interrupted_at_once():
+            supervisor.check()
+        # The first signal lets consumers finish their batches; the second cancels.
+        with graceful(supervisor.stop, cancel), screen, endpoints.served(supervisor, plan):
+            summary = supervisor.run()
     _print(summary, supervisor.display_error, as_json=as_json, plan=plan, drains=run.drain)
     code = exits.TABLE if summary.table_missing else exits.GAVE_UP if summary.gave_up else exits.OK
     code = exits.INTERRUPTED if supervisor.cancelled else code
     exit_despite_threads(code, but=threads)
     context.exit(code)
-
-
-def _refuse_what_has_no_effect(context: click.Context, **needs: tuple[bool, str]) -> None:
-    """Raise UsageError for an option of the command line that needs another one, which is not there."""
-    for name, (there, needed) in needs.items():
-        if not there and context.get_parameter_source(name) is ParameterSource.COMMANDLINE:
-            option = f"--{name.replace('_', '-')}"
-            raise click.UsageError(f"{option} has no effect without {needed}: give that, or leave out {option}")
-
-
-def _supervised(supervisor: Supervisor, screen: Screen, served: AbstractContextManager[None]) -> Summary:
-    """The first signal lets consumers finish their batches; the second cancels. Before the run, the first ends it."""
-
-    def cancel() -> None:
-        supervisor.cancel()
-        after(LONGEST_END_SECONDS, os._exit, exits.INTERRUPTED)
-
-    with interrupted_at_once():
-        supervisor.check()
-    with graceful(supervisor.stop, cancel), screen, served:
-        return supervisor.run()
 
 
 def _print(summary: Summary, display_error: OSError | None, *, as_json: bool, plan: Plan, drains: bool) -> None:

@@ -20,7 +20,6 @@ from claimjobs.cli.options import AT_LEAST_1, COUNT, Duration, Seconds, bind, po
 from claimjobs.cli.queue_options import Target, claim_options, next_command, queue_options
 from claimjobs.database.connect import connected
 from claimjobs.dialects.inspection import VERDICTS, Verdict
-from claimjobs.explain.explainer import Explanation
 from claimjobs.instants import age
 from claimjobs.key_text import visible
 from claimjobs.metrics.backlog_reader import READ_EVERY_SECONDS
@@ -93,7 +92,24 @@ def status(context: click.Context, /, target: Target, as_json: bool, check: bool
     exceeded = list(_exceeded(stats, **limits))
     if as_json:
         checked = {"exceeded": exceeded} if check else {}
-        data(json_line({"table": name, **_plain(stats), "retrying": retrying, "where": where, **checked}))
+        owners = [
+            {f"{key}_seconds" if key in IN_SECONDS else key: value for key, value in asdict(owner).items()}
+            for owner in stats.owners
+        ]
+        found = {
+            "table": name,
+            **{field: getattr(stats, field) for field in (*STATES, "ownerless", "unclaimable", "not_in_queue")},
+            "other": [{"value": value, "rows": rows} for value, rows in stats.others.items()],
+            "oldest_due_seconds": stats.oldest,
+            "paused_seconds": stats.paused,
+            "pause_reason": stats.pause_reason,
+            "strangers": [{"owner_id": owner, "jobs": jobs} for owner, jobs in stats.strangers.items()],
+            "owners": owners,
+            "retrying": retrying,
+            "where": where,
+            **checked,
+        }
+        data(json_line(found))
     elif check:
         show(f"{name}: {'; '.join([*exceeded, *_paused(stats)] if exceeded else ['ok'])}")
     else:
@@ -117,23 +133,6 @@ def _exceeded(
     living = sum(not owner.dead for owner in stats.owners)
     if min_owners is not None and living < min_owners:
         yield f"{number(living, 'living owner')} (--min-owners {min_owners})"
-
-
-def _plain(stats: Stats) -> dict[str, object]:
-    counts = {name: getattr(stats, name) for name in (*STATES, "ownerless", "unclaimable", "not_in_queue")}
-    owners = [
-        {f"{key}_seconds" if key in IN_SECONDS else key: value for key, value in asdict(owner).items()}
-        for owner in stats.owners
-    ]
-    return {
-        **counts,
-        "other": [{"value": value, "rows": rows} for value, rows in stats.others.items()],
-        "oldest_due_seconds": stats.oldest,
-        "paused_seconds": stats.paused,
-        "pause_reason": stats.pause_reason,
-        "strangers": [{"owner_id": owner, "jobs": jobs} for owner, jobs in stats.strangers.items()],
-        "owners": owners,
-    }
 
 
 def _lines_of(stats: Stats, words: Mapping[str, Any], where: str | None, retrying: int) -> Iterator[str]:
@@ -214,27 +213,23 @@ def explain(context: click.Context, target: Target, as_json: bool, analyze: bool
     with target.queue() as queue:
         found = queue.explain(analyze=analyze)
     verbose = bool(context.find_root().params.get("verbose"))
-    data(json_line(found.as_dict())) if as_json else show(*_findings(found, verbose=verbose))
-    context.exit(CODES.get(found.verdict, exits.OK))
-
-
-def _findings(found: Explanation, *, verbose: bool) -> Iterator[str]:
-    """The worst first: a column for the verdicts, one for what was checked. `verbose`: with those that are ok."""
     counts = Counter(finding.verdict for finding in found.findings)
     shown = [finding for finding in found.findings if verbose or finding.verdict != "ok"]
     checks = max((len(finding.check) for finding in shown), default=0)
     verdicts = max((len(finding.verdict) for finding in shown), default=0)
+    lines = []
     for finding in sorted(shown, key=lambda finding: VERDICTS.index(finding.verdict), reverse=True):
         head, says = f"{finding.verdict:<{verdicts}}  {finding.check:<{checks}}  ", finding.says
         if on_terminal():  # broken at words
             width, indent = max(shutil.get_terminal_size().columns, len(head) + 20), " " * len(head)
-            yield from textwrap.wrap(head + says, width, subsequent_indent=indent, break_on_hyphens=False)
+            lines += textwrap.wrap(head + says, width, subsequent_indent=indent, break_on_hyphens=False)
         else:
-            yield head + says
-        yield from (f"    {line}" for statement in finding.fix for line in statement.split("\n"))
+            lines.append(head + says)
+        lines += (f"    {line}" for statement in finding.fix for line in statement.split("\n"))
     count = ", ".join(f"{counts[verdict]} {verdict}" for verdict in reversed(VERDICTS) if counts[verdict])
     more = "; `claimjobs --verbose explain ...` shows those that are ok" if counts["ok"] and not verbose else ""
-    yield f"{found.table}: {count}{more}"
+    data(json_line(found.as_dict())) if as_json else show(*lines, f"{found.table}: {count}{more}")
+    context.exit(CODES.get(found.verdict, exits.OK))
 
 
 @click.command()

@@ -120,18 +120,28 @@ def _add(queue: Queue, add: list[str], *, yes: bool, sql: bool) -> None:
 
 
 def _set_up(queue: Queue, trigger: Trigger, recreate: bool, *, yes: bool) -> None:
-    """Make what is missing, and say what else to know of the table."""
+    """Make what is missing, or drop the trigger, and say what else to know of the table. Raises TableMissing."""
+    jobs = _jobs(queue)
     if trigger != "drop":
         _make(queue, recreate, yes=yes)
-    _set_up_trigger(queue, trigger)
-    if trigger != "drop":
-        try:
-            say(queue.done_jobs)
-        except DoneUndecided as undecided:
-            say(str(undecided))
-        with connected(queue.engine) as connection:
-            if not (queue.settings.side_car or is_made_by_us(connection, _jobs(queue))):
-                say(f"{next_command('explain')} says what the table lacks")
+    with connected(queue.engine) as connection:
+        if not setup.exists(connection, jobs):
+            raise TableMissing(jobs.fullname)
+        before = has_wake_trigger(connection, jobs)
+    if trigger is not None:
+        setup.alter(queue.engine, jobs, [_trigger_statement(queue, trigger)])
+    if trigger == "drop":
+        show(f"{jobs.fullname}: wake trigger {'dropped' if before else 'was not there'}")
+        return
+    if before or trigger == "make":
+        show(f"{jobs.fullname}: wake trigger {'was there' if before else 'made'}")
+    try:
+        say(queue.done_jobs)
+    except DoneUndecided as undecided:
+        say(str(undecided))
+    with connected(queue.engine) as connection:
+        if not (queue.settings.side_car or is_made_by_us(connection, jobs)):
+            say(f"{next_command('explain')} says what the table lacks")
 
 
 def _make(queue: Queue, recreate: bool, *, yes: bool) -> None:
@@ -194,21 +204,6 @@ def _trigger_statement(queue: Queue, trigger: Trigger) -> str:
     if trigger == "drop":
         return drop_statement(queue.engine, jobs)
     return make_statement(queue.engine, jobs, _tables(queue, mapped=True)[0])
-
-
-def _set_up_trigger(queue: Queue, trigger: Trigger) -> None:
-    """Make or drop the trigger, and print whether the table has it. Raises TableMissing."""
-    jobs = _jobs(queue)
-    with connected(queue.engine) as connection:
-        if not setup.exists(connection, jobs):
-            raise TableMissing(jobs.fullname)
-        before = has_wake_trigger(connection, jobs)
-    if trigger is not None:
-        setup.alter(queue.engine, jobs, [_trigger_statement(queue, trigger)])
-    if trigger == "drop":
-        show(f"{jobs.fullname}: wake trigger {'dropped' if before else 'was not there'}")
-    elif before or trigger == "make":
-        show(f"{jobs.fullname}: wake trigger {'was there' if before else 'made'}")
 
 
 # --- upgrade-tables ------------------------------------------------------------------------------------------

@@ -12,7 +12,7 @@ import tty
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from itertools import count
-from typing import Any, Final
+from typing import Final
 
 import click
 import sqlalchemy as sa
@@ -142,20 +142,17 @@ class _Watch:
                 return "paused: consumers notice it within a fifth of their lease"
             if key == "r":
                 return "goes on" if queue.resume() else "it was not paused"
-            everything = key == "t" and answer == "all"
-            keys = None if everything else self._keys(answer)
+            keys = None
+            if key == "c" or answer != "all":
+                found, missing = found_by_ids(queue, shlex.split(answer))
+                if missing:
+                    return f"nothing is done: no row has the key {', '.join(map(key_in_message, missing))}"
+                keys = [entry.key for entry in found]
             return f"{queue.jobs.retry(keys)} retried" if key == "t" else f"{len(queue.cancel(keys or ()))} cancelled"
         except (ClaimjobsError, sa.exc.SQLAlchemyError) as error:
             return visible(reason(error))
-        except (click.BadParameter, ValueError) as error:
+        except (click.BadParameter, ValueError) as error:  # also a quotation mark without another
             return str(error)
-
-    def _keys(self, answer: str) -> list[Any]:
-        """The keys of jobs that are there. Raises BadParameter, and ValueError for a quotation mark without another."""
-        found, missing = found_by_ids(self._queue, shlex.split(answer))
-        if missing:
-            raise click.BadParameter(f"nothing is done: no row has the key {', '.join(map(key_in_message, missing))}")
-        return [entry.key for entry in found]
 
 
 @contextmanager

@@ -67,12 +67,7 @@ class Handler:
 
 
 def handler_of(
-    function: Any,
-    name: str,
-    per: Per | None = None,
-    *,
-    in_transaction: bool = False,
-    concurrency: int | None = None,
+    function: Any, name: str, per: Per | None = None, *, in_transaction: bool = False, concurrency: int | None = None
 ) -> Handler:
     """A handler, from a function of a Batch or of one Job.
 

@@ -31,14 +31,7 @@ from claimjobs.queue.map_file import Described, load, queue_of
 from claimjobs.queue.queue import Queue
 from claimjobs.report import Report
 from claimjobs.settle.failures import Hooks
-from claimjobs.signals import (
-    Cancelled,
-    allow_cancel,
-    exit_despite_threads,
-    handle,
-    refuse_cancel,
-    unblock_signals,
-)
+from claimjobs.signals import Cancelled, allow_cancel, exit_despite_threads, handle, refuse_cancel, unblock_signals
 from claimjobs.table.definitions import DEFAULT_TABLE
 from claimjobs.table.reflection import is_demonstrations
 from claimjobs.workers.consumer import consume

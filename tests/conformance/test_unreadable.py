@@ -7,12 +7,12 @@ from typing import Any
 import pytest
 
 from claimjobs import Batch, Queue, Retry, make, side_car_tables
-from claimjobs.cli.jobs import _fields
 from claimjobs.contrib.advisory_locks import AdvisoryLocks
 from claimjobs.errors import KeyUnfit, NothingDone, Unreadable
 from claimjobs.workers.consumer import consume
 from claimjobs.workers.handlers import Handler
 from tests.backends import Backend
+from tests.cli.command import claimjobs
 from tests.conformance.jobs import dead_jobs, jobs
 
 WAYS: dict[str, dict[str, Any]] = {
@@ -125,7 +125,8 @@ def test_a_time_that_python_cannot_hold_hides_no_figure_of_the_operator(backend:
     def see() -> tuple[int, float | None, float | None]:
         seen = queue.overview()
         [stored] = queue.jobs.list("d = '0000'")
-        assert _fields(queue, stored)[1] == "unclaimed"
+        listed = claimjobs("list", "--url", backend.url, "--where", "d = '0000'")
+        assert (listed.code, listed.out.split("\t")[1]) == (0, "unclaimed")
         assert [job.key for job in seen.retrying] == [stored.key] * seen.backlog.retrying
         assert queue.retries().next_in is None
         return queue.stats().unclaimed, queue.stats().oldest, seen.backlog.oldest
