@@ -21,7 +21,7 @@ from claimjobs.embedded.server import database_url
 from claimjobs.log_records import LogFormat, stderr_handler
 from claimjobs.options import LARGEST_BATCH, Liveness
 from claimjobs.signals import after, exit_despite_threads, graceful, interrupted_at_once
-from claimjobs.workers.endpoints import Endpoints
+from claimjobs.workers.endpoints import monitored
 from claimjobs.workers.process_main import Plan, log_details
 from claimjobs.workers.run import Run, Summary
 from claimjobs.workers.supervisor import Supervisor
@@ -146,7 +146,8 @@ def start_processing(
     if limits["generators"] is None:
         limits["generators"] = 0 if given["handler"] else GENERATORS
     run = Run(**{**limits, "drain": limits["drain"] or limits["drain_retries"]})
-    endpoints = Endpoints(metrics_port, health_port, bind)
+    ports = {"metrics_port": metrics_port, "health_port": health_port}
+    is_monitored = any(port is not None for port in ports.values())
     has_end = not run.generators or run.jobs is not None or run.duration is not None
     an_end = (has_end, "--jobs, --duration or --generators 0")
     needs = {
@@ -155,7 +156,7 @@ def start_processing(
         "rate": (run.generators > 0, "--generators"),
         "jobs": (run.generators > 0, "--generators"),
         "grace": (run.duration is not None, "--duration"),
-        "bind": (endpoints.used, "--metrics-port or --health-port"),
+        "bind": (is_monitored, "--metrics-port or --health-port"),
         "per": (given["handler"] is not None, "MODULE:FUNCTION"),
         "concurrency": (given["handler"] is not None, "MODULE:FUNCTION"),
     }
@@ -168,7 +169,7 @@ def start_processing(
             url,
             target.described,
             liveness=Liveness(lease, max_batch_time, PATIENCE_SECONDS, SESSION_LOCKS[session_lock]),
-            observed=endpoints.used,
+            observed=is_monitored,
             verbose=bool(context.find_root().params.get("verbose")),
             **given,
         )
@@ -185,7 +186,7 @@ def start_processing(
         with interrupted_at_once():
             supervisor.check()
         # The first signal lets consumers finish their batches; the second cancels.
-        with graceful(supervisor.stop, cancel), screen, endpoints.served(supervisor, plan):
+        with graceful(supervisor.stop, cancel), screen, monitored(supervisor, plan, bind, **ports):
             summary = supervisor.run()
     _print(summary, supervisor.display_error, as_json=as_json, plan=plan, drains=run.drain)
     code = exits.TABLE if summary.table_missing else exits.GAVE_UP if summary.gave_up else exits.OK

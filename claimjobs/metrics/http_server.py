@@ -18,7 +18,6 @@ from claimjobs.log_events import REQUEST_FAILED
 
 REQUEST_SECONDS: Final = 5.0
 """Seconds that a client may take to send its request, and to accept a part of the answer."""
-LOOPBACK: Final = "127.0.0.1"
 POLICY: Final = "default-src 'none'; style-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
 """A browser runs nothing of a page, and loads nothing but its style from here, whatever the jobs say."""
 HEADERS: Final = (

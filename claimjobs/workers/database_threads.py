@@ -33,11 +33,11 @@ log = logging.getLogger("claimjobs.supervisor")
 
 
 class BacklogCounter:
-    """Keeps `left` up to date. A context manager: leaving the block ends the thread."""
+    """Keeps `left` up to date. A context manager: leaving the block ends the thread, after a last count."""
 
     def __init__(self, queue: Queue) -> None:
         self.left: int | None = None
-        """Jobs unclaimed or claimed, at the last count."""
+        """Jobs unclaimed or claimed, at the last count. None: it has failed, or took too long at the end."""
         self.paused = False
         self.pause_reason: str | None = None
         self._queue = queue
@@ -49,14 +49,9 @@ class BacklogCounter:
         return self
 
     def __exit__(self, *_: object) -> None:
+        self.left = None
         self._ended.set()
         self._thread.join(LAST_COUNT_SECONDS)
-
-    def count_once_more(self) -> int | None:
-        """A last count, after which the thread ends; None where the count fails or takes too long."""
-        self.left = None
-        self.__exit__()
-        return self.left
 
     def _run(self) -> None:
         """Count, and log whether the queue is paused if that has changed, until it is the last time."""

@@ -13,7 +13,7 @@ from wsgiref.types import StartResponse, WSGIApplication, WSGIEnvironment
 
 from claimjobs.log_events import SERVING
 from claimjobs.metrics.backlog_reader import BacklogReader
-from claimjobs.metrics.http_server import LOOPBACK, answer, serving
+from claimjobs.metrics.http_server import answer, serving
 from claimjobs.report import Report
 from claimjobs.workers.process_main import Plan
 from claimjobs.workers.supervisor import Supervisor
@@ -31,44 +31,36 @@ READY: Final = "/readyz"
 log = logging.getLogger("claimjobs.endpoints")
 
 
-@dataclass(frozen=True)
-class Endpoints:
-    """Where metrics and health are served; None: not at all. One port for both is one server; 0 is any free port."""
+@contextmanager
+def monitored(
+    supervisor: Supervisor, plan: Plan, host: str, *, metrics_port: int | None, health_port: int | None
+) -> Iterator[None]:
+    """Serve metrics and health while the block lasts; without a port not. One port for both is one server; 0 is any
+    free port. The ports are taken at once. Raises ClaimjobsError or ExtraMissing.
+    """
+    queue = plan.queue()
+    reader, pages = BacklogReader(queue), defaultdict[int, dict[str, WSGIApplication]](dict)
 
-    metrics_port: int | None = None
-    health_port: int | None = None
-    host: str = LOOPBACK
+    def live(_environ: WSGIEnvironment, start: StartResponse) -> list[bytes]:
+        return _answer(start, stuck(supervisor, plan.liveness.max_batch_time))
 
-    @property
-    def used(self) -> bool:
-        return self.metrics_port is not None or self.health_port is not None
+    def ready(_environ: WSGIEnvironment, start: StartResponse) -> list[bytes]:
+        return _answer(start, missing(supervisor, reader))
 
-    @contextmanager
-    def served(self, supervisor: Supervisor, plan: Plan) -> Iterator[None]:
-        """Serve while the block lasts. The ports are taken at once. Raises ClaimjobsError or ExtraMissing."""
-        queue = plan.queue()
-        reader, pages = BacklogReader(queue), defaultdict[int, dict[str, WSGIApplication]](dict)
+    if metrics_port is not None:
+        from claimjobs.metrics.collectors import TableCollector, metrics_page  # noqa: PLC0415 - an extra
 
-        def live(_environ: WSGIEnvironment, start: StartResponse) -> list[bytes]:
-            return _answer(start, stuck(supervisor, plan.liveness.max_batch_time))
-
-        def ready(_environ: WSGIEnvironment, start: StartResponse) -> list[bytes]:
-            return _answer(start, missing(supervisor, reader))
-
-        if self.metrics_port is not None:
-            from claimjobs.metrics.collectors import TableCollector, metrics_page  # noqa: PLC0415 - an extra
-
-            counts = SupervisorCollector(supervisor, reader.table)
-            pages[self.metrics_port]["/metrics"] = metrics_page(counts, TableCollector(reader))
-        if self.health_port is not None:
-            pages[self.health_port] |= {LIVE: live, READY: ready}
-        with ExitStack() as block:
-            block.callback(queue.engine.dispose)
-            for port, served in pages.items():
-                url = block.enter_context(serving(self.host, port, served))
-                paths = ", ".join(served)
-                log.info("%s on %s", paths, url, extra={"event": SERVING, "pages": paths, "url": url})
-            yield
+        counts = SupervisorCollector(supervisor, reader.table)
+        pages[metrics_port]["/metrics"] = metrics_page(counts, TableCollector(reader))
+    if health_port is not None:
+        pages[health_port] |= {LIVE: live, READY: ready}
+    with ExitStack() as block:
+        block.callback(queue.engine.dispose)
+        for port, served in pages.items():
+            url = block.enter_context(serving(host, port, served))
+            paths = ", ".join(served)
+            log.info("%s on %s", paths, url, extra={"event": SERVING, "pages": paths, "url": url})
+        yield
 
 
 def _answer(start: StartResponse, wrong: Iterable[str]) -> list[bytes]:

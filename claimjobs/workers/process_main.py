@@ -199,7 +199,16 @@ def _working(plan: Plan, pipe: Connection) -> Iterator[tuple[Queue, SupervisorPi
     """
     queue = plan.queue()
     queue.on_hang = lambda: os._exit(HUNG)
-    supervisor = _begin(pipe, queue, plan)
+    # Ctrl-C reaches the whole foreground group, and a service manager's SIGTERM every process of the service.
+    # The supervisor decides what that means, and sends a command through the pipe.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    supervisor = SupervisorPipe(pipe, queue)
+    handle(signal.SIGTERM, supervisor.stop_by_signal)
+    unblock_signals()
+    allow_cancel()
+    handlers = [LogToSupervisor(supervisor, plan.log_format)]
+    logging.basicConfig(level=logging.INFO if plan.verbose else logging.WARNING, handlers=handlers, force=True)
+    log_details(plan.verbose, plan.handler)
     code = 0
     try:
         yield queue, supervisor
@@ -231,20 +240,6 @@ def _working(plan: Plan, pipe: Connection) -> Iterator[tuple[Queue, SupervisorPi
     exit_despite_threads(code)
     if code:
         sys.exit(code)
-
-
-def _begin(pipe: Connection, queue: Queue, plan: Plan) -> SupervisorPipe:
-    # Ctrl-C reaches the whole foreground group, and a service manager's SIGTERM every process of the service.
-    # The supervisor decides what that means, and sends a command through the pipe.
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    supervisor = SupervisorPipe(pipe, queue)
-    handle(signal.SIGTERM, supervisor.stop_by_signal)
-    unblock_signals()
-    allow_cancel()
-    handlers = [LogToSupervisor(supervisor, plan.log_format)]
-    logging.basicConfig(level=logging.INFO if plan.verbose else logging.WARNING, handlers=handlers, force=True)
-    log_details(plan.verbose, plan.handler)
-    return supervisor
 
 
 def log_details(verbose: bool, handler: str | None = None) -> None:

@@ -142,7 +142,8 @@ class Supervisor:
                                 child.process.join()
                                 self._collect(child)
                         self._queue.close()
-                return self._summary()
+                seconds = time.monotonic() - (self._ready_at or self._began)
+            return self._summary(seconds)
         finally:
             self._queue.engine.dispose()
 
@@ -308,14 +309,11 @@ class Supervisor:
             self._release_batches(REACTION_SECONDS)
         if run.drain and generated:
             self._requested.add("drain retries" if run.drain_retries else "drain")
-        if run.idle is not None and "stop" not in self._requested and self._idle_seconds() >= run.idle:
+        is_idle = self._ready_at is not None and not any(child.state.is_busy for child in self.consumers)
+        idle_since = max(self._ready_at or 0.0, *(child.active for child in self.consumers))
+        if run.idle is not None and "stop" not in self._requested and is_idle and now - idle_since >= run.idle:
             log.info("no consumer had a job for %g s", run.idle, extra={"event": RUN_IDLE, "seconds": run.idle})
             self.stop()
-
-    def _idle_seconds(self) -> float:
-        if self._ready_at is None or any(child.state.is_busy for child in self.consumers):
-            return 0.0
-        return time.monotonic() - max(self._ready_at, *(child.active for child in self.consumers))
 
     def _send_requested(self) -> None:
         for command, (phase, words) in PHASES.items():
@@ -325,17 +323,12 @@ class Supervisor:
                 for child in self._children:
                     child.send(command)
                 log.info("%s: %s", phase, words, extra={"event": RUN_PHASE, "phase": phase})
-        if "cancel" in self._sent and time.monotonic() >= self._force_at:
-            self._force_end()
-
-    def _force_end(self) -> None:
-        """Kill processes that still run some seconds after `cancel`. Their jobs are released before.
-
-        The death of a process charges an attempt to a job that its owner held alone, whoever reclaims it first. The
-        handler of a stopped process did not fail, so the jobs must be unclaimed before the death. A thread releases
-        them: the process may not be able to run any Python code, and the supervisor does not wait for the database. If
-        that does not answer within RELEASE_GRACE_SECONDS seconds, the processes are killed.
-        """
+        if "cancel" not in self._sent or time.monotonic() < self._force_at:
+            return
+        # Kill processes that still run some seconds after `cancel`. Their jobs are released before: the death of a
+        # process charges an attempt to a job that its owner held alone, whoever reclaims it first, and the handler of
+        # a stopped process did not fail. A thread releases them: the process may not be able to run any Python code,
+        # and the supervisor does not wait for the database, after RELEASE_GRACE_SECONDS not at all.
         if self._releasing is None:
             owners = [child.owner_id for child in self._children if child.process is not None and child.owner_id]
             self._releasing = threading.Thread(target=self._reclaims.release, args=(owners,), daemon=True)
@@ -375,9 +368,8 @@ class Supervisor:
             self.stop()
         return self.latest
 
-    def _summary(self) -> Summary:
-        seconds = time.monotonic() - (self._ready_at or self._began)
-        left, word, retries = self._backlog.count_once_more(), self._gave_up, Retries(0, None)
+    def _summary(self, seconds: float) -> Summary:
+        left, word, retries = self._backlog.left, self._gave_up, Retries(0, None)
         if left:
             with suppress(ClaimjobsError, sa.exc.SQLAlchemyError):
                 retries = self._queue.retries()
