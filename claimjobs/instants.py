@@ -42,14 +42,6 @@ def in_utc(instant: datetime) -> datetime:
     return instant.astimezone(UTC).replace(tzinfo=None) if instant.tzinfo else instant
 
 
-def age_of(older_than: timedelta | float) -> timedelta:
-    """A timedelta, or so many seconds; at most a thousand years. Raises ValueError if it is negative."""
-    age = older_than if isinstance(older_than, timedelta) else timedelta(seconds=older_than)
-    if age < timedelta(0):
-        raise ValueError(f"nothing is {older_than} old yet: give an age of 0 or more")
-    return min(age, LONGEST_AGE)
-
-
 def age(seconds: float) -> str:
     """`3 s`, `2 min 3 s`, `5 h 2 min`, `12 d 4 h`: the two largest units."""
     rest = round(seconds)

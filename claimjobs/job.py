@@ -80,15 +80,13 @@ class Job(Mapping[str, Any]):
         if self._layout is None:
             return self._row[column]
         index, convert = self._layout[column]
-        return self._row[index] if convert is None else self._value(column, self._row[index], convert)
-
-    def _value(self, column: str, given: Any, convert: Callable[[Any], Any]) -> Any:
-        """The converted value. It is converted once, so that a mutable value stays one object."""
+        if convert is None:
+            return self._row[index]
         if self._made is None:
             self._made = {}
-        if column not in self._made:
+        if column not in self._made:  # it is converted once, so that a mutable value stays one object
             try:
-                self._made[column] = convert(given)
+                self._made[column] = convert(self._row[index])
             except Exception as error:
                 raise Unreadable(self.key, column, str(error)) from error
         return self._made[column]

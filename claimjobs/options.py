@@ -250,7 +250,13 @@ class PerKey:
             raise ValueError(f"per_key after_failure={self.after_failure!r}: give 'wait' or 'skip', with in_order=True")
         if self.burst is not None and self.rate is None:
             raise ValueError(f"per_key burst={self.burst} is that of a rate: give rate, too")
-        if self.weights and not (self.fair and all(_is_weight(one) for one in self.weights.values())):
+        if self.weights and not (
+            self.fair
+            and all(
+                isinstance(one, (int, float)) and not isinstance(one, bool) and 0 < one <= 1_000
+                for one in self.weights.values()
+            )
+        ):
             raise ValueError("per_key weights are numbers above 0, up to 1,000, with fair=True")
         for key in self.weights:
             if len(values_of(key)) != len(self.names):
@@ -292,7 +298,3 @@ class PerKey:
             return size
         largest = max(1.0, *self.weights.values())
         return max(1, round(size / 2 * weight / largest))
-
-
-def _is_weight(given: Any) -> bool:
-    return isinstance(given, (int, float)) and not isinstance(given, bool) and 0 < given <= 1_000

@@ -97,14 +97,6 @@ class Report:
     """Transactions run again, by reason: deadlock, lock timeout, serialization, connection lost, ..."""
     times: BatchTimes = field(default_factory=BatchTimes)
 
-    def count_claim(self, jobs: int, *, candidates: int, collisions: int) -> None:
-        """Count one claim."""
-        self.claims += 1
-        self.empty_claims += not jobs
-        self.candidates += candidates
-        self.collisions += collisions
-        self.claimed += jobs
-
     def __add__(self, other: Report) -> Report:
         return Report(**{f.name: getattr(self, f.name) + getattr(other, f.name) for f in fields(self)})
 

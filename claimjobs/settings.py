@@ -141,7 +141,8 @@ class Settings:
     def inspect(self, engine: sa.Engine) -> Backend:
         """The server and the tables. Raises ConnectionFailed, ServerUnfit or UnfitTable."""
         per_batch = self.kind in ("batches", "side-car")
-        kind: dict[str, Any] = {"by_lease": self.by_lease, "per_batch": per_batch, "needed": self.needed}
+        needed = NEEDED.get((self.kind, self.map is not None), ())
+        kind: dict[str, Any] = {"by_lease": self.by_lease, "per_batch": per_batch, "needed": needed}
         given: dict[str, Any] = {"columns": self.columns, "side_car": self.side_car, "per_key": self.per_key}
         found = inspect_table(engine, self.table, self.dialect, **given, **kind)
         # A claim that does not lock the rows excludes none by lease.
@@ -153,11 +154,6 @@ class Settings:
         return self.columns or map_of(self.table)
 
     @property
-    def needed(self) -> Sequence[str]:
-        """The roles for which the table must have columns."""
-        return NEEDED.get((self.kind, self.map is not None), ())
-
-    @property
     def locks_rows(self) -> bool:
         """Whether claims lock the rows of their jobs."""
         return "lease" in (HOLDS if self.locking is None else self.locking.holds)
@@ -165,10 +161,6 @@ class Settings:
     @property
     def by_lease(self) -> bool:
         return self.hold == "lease"
-
-    @property
-    def entity(self) -> type[Any] | None:
-        return self.table if isinstance(self.table, type) else None
 
 
 def must_work_when_called(function: Any, name: str) -> None:

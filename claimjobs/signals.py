@@ -54,11 +54,6 @@ def shielded() -> _Shield:
     return _shield
 
 
-def is_shielded() -> bool:
-    """Whether this thread is in such a block."""
-    return _shield.depth > 0
-
-
 def raise_delayed() -> None:
     """Raise a `Cancelled` that `shielded` delays, where no transaction is open: between two attempts, for example."""
     if _shield.pending:
@@ -113,13 +108,8 @@ def handle(number: int, react: Callable[[int], None]) -> Any:
     return former
 
 
-class _Fork(threading.local):
-    """The signals that were blocked before a fork of this thread."""
-
-    blocked: Iterable[int] = ()
-
-
-_fork = _Fork()
+_fork = threading.local()
+"""`blocked`: the signals that were blocked before a fork of this thread."""
 
 
 def _block_before_fork() -> None:
@@ -130,7 +120,7 @@ def _block_before_fork() -> None:
 def _unblock_after_fork() -> None:
     _shield.depth += 1  # what is raised here is lost: a `Cancelled` waits for the end of the next transaction
     try:
-        signal.pthread_sigmask(signal.SIG_SETMASK, _fork.blocked)
+        signal.pthread_sigmask(signal.SIG_SETMASK, getattr(_fork, "blocked", ()))
     finally:
         _shield.depth -= 1
 
@@ -179,7 +169,7 @@ def interrupted_at_once() -> Iterator[None]:
 
 @contextmanager
 def signals_blocked() -> Iterator[None]:
-    """Delay SIGINT and SIGTERM to the end of the block; in a process started in it, until `unblock_signals`.
+    """Delay SIGINT and SIGTERM to the end of the block; in a process started in it, until that unblocks them.
 
     So a process that still imports its handler is not killed by a signal to the whole group.
     """
@@ -188,11 +178,6 @@ def signals_blocked() -> Iterator[None]:
         yield
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
-
-
-def unblock_signals() -> None:
-    """Deliver SIGINT and SIGTERM from now on."""
-    signal.pthread_sigmask(signal.SIG_UNBLOCK, STOPPING)
 
 
 @contextmanager
@@ -212,12 +197,6 @@ def graceful(stop: Callable[[], None], force: Callable[[], None]) -> Iterator[No
             yield
     finally:
         _shield.pending = False  # it was about this block
-
-
-def _current_task() -> asyncio.Task[Any] | None:
-    with suppress(RuntimeError):
-        return asyncio.current_task()
-    return None  # no event loop runs here
 
 
 @contextmanager
@@ -283,7 +262,9 @@ def stop_on_signals(*queues: SupportsStop, timeout: float | None = None) -> Iter
         if not is_left:
             end()
 
-    task = _current_task()
+    task = None
+    with suppress(RuntimeError):  # no event loop runs here
+        task = asyncio.current_task()
     ended = nullcontext(cancel_here) if task is None else _ended_by_cancel(task)
     with suppress(Cancelled), ended as end, graceful(stop, force):
         try:

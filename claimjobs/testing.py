@@ -27,7 +27,6 @@ from claimjobs.errors import BadArgument, BadHandler, NothingDone
 from claimjobs.job import Job
 from claimjobs.options import SideCar
 from claimjobs.queue.queue import Queue
-from claimjobs.settings import Settings
 from claimjobs.settle.outcomes import OUTCOME_KINDS, OutcomeWord
 from claimjobs.signals import Cancelled
 from claimjobs.table.columns import ENDED
@@ -98,7 +97,17 @@ def run(
     """
     name = getattr(handler, "__qualname__", repr(handler))
     if deferred(handler) == COROUTINE:
-        _check_async(name, connection)
+        if connection is not None:
+            raise BadHandler(
+                f"handler {name!r} is async, and in the transaction of a `connection` jobs are handled one after the "
+                "other: leave out `connection`, and commit what the test enqueues, or give a plain function"
+            )
+        with suppress(RuntimeError):
+            asyncio.get_running_loop()
+            raise BadHandler(
+                f"handler {name!r} is async, and this test has a running event loop, which `run` would block: give it "
+                "a thread, `await asyncio.to_thread(run, queue, handler)`"
+            )
     queue = _queue_of_run(queue, connection, clock)
     in_transaction = not queue.settings.by_lease
     handler_of(handler, name, in_transaction=in_transaction)  # the signature of what is called below fits every call
@@ -122,20 +131,6 @@ def run(
     if ends:
         raise ends[0]
     return results.found
-
-
-def _check_async(name: str, connection: CallersTransaction | None) -> None:
-    if connection is not None:
-        raise BadHandler(
-            f"handler {name!r} is async, and in the transaction of a `connection` jobs are handled one after the "
-            "other: leave out `connection`, and commit what the test enqueues, or give a plain function"
-        )
-    with suppress(RuntimeError):
-        asyncio.get_running_loop()
-        raise BadHandler(
-            f"handler {name!r} is async, and this test has a running event loop, which `run` would block: give it a "
-            "thread, `await asyncio.to_thread(run, queue, handler)`"
-        )
 
 
 def _ending(handler: Callable[..., Any], ends: list[BaseException], queue: Queue) -> Callable[..., Any]:
@@ -166,17 +161,6 @@ def _ending(handler: Callable[..., Any], ends: list[BaseException], queue: Queue
 
 def _queue_of_run(queue: Queue, connection: CallersTransaction | None, clock: Clock | None) -> Queue:
     """A Queue for this run alone: to stop it stops no Queue of the caller's, and one that was stopped is worked off."""
-    chosen = _chosen(queue, connection, clock)
-    bind = queue.engine if connection is None else engine_within(connection_in(connection, chosen.table, IF_ASYNC))
-    if isinstance(connection, Session | scoped_session):
-        connection.flush()  # the claim is sent by an engine, which does not know what the Session has not written yet
-    given = {option: value for option, value in vars(chosen).items() if option not in ("hooks", "also_writes")}
-    if chosen.also_writes:
-        given["side_car"] = SideCar(chosen.also_writes, chosen.side_car)
-    return Queue(bind, **given, **vars(chosen.hooks))
-
-
-def _chosen(queue: Queue, connection: CallersTransaction | None, clock: Clock | None) -> Settings:
     chosen = queue.settings
     if connection is not None and isinstance(chosen.now, database_now):
         # The time of an open transaction is that of its beginning: what a handler delays by nothing would not be due.
@@ -193,7 +177,13 @@ def _chosen(queue: Queue, connection: CallersTransaction | None, clock: Clock | 
                 f"the jobs of this queue cannot be held by the transaction of the test ({error}): leave out "
                 "`connection`, and commit what the test enqueues"
             ) from error
-    return chosen
+    bind = queue.engine if connection is None else engine_within(connection_in(connection, chosen.table, IF_ASYNC))
+    if isinstance(connection, Session | scoped_session):
+        connection.flush()  # the claim is sent by an engine, which does not know what the Session has not written yet
+    given = {option: value for option, value in vars(chosen).items() if option not in ("hooks", "also_writes")}
+    if chosen.also_writes:
+        given["side_car"] = SideCar(chosen.also_writes, chosen.side_car)
+    return Queue(bind, **given, **vars(chosen.hooks))
 
 
 class _Results(BatchObserver):
@@ -247,7 +237,16 @@ def engine_within(connection: sa.Connection) -> sa.Engine:
         raise BadArgument("the connection has no open transaction: call its `begin`, and enqueue in it, before `run`")
     driver_connection = connection.connection.dbapi_connection
     dialect = copy.copy(connection.dialect)
-    vars(dialect).update(_Savepoints().replacements(dialect))
+    savepoints = _Savepoints()
+    closes = ("do_close", "do_terminate", "set_isolation_level", "reset_isolation_level")
+    nested = ("do_savepoint", "do_rollback_to_savepoint", "do_release_savepoint")
+    vars(dialect).update(
+        do_begin=savepoints.begin,
+        do_commit=savepoints.commit,
+        do_rollback=savepoints.roll_back,
+        **dict.fromkeys(closes, lambda *_: None),  # the connection is left as the test has made it
+        **{method: _renaming(getattr(dialect, method)) for method in nested},
+    )
     pool = sa.pool.NullPool(lambda: driver_connection, reset_on_return=None, dialect=dialect)  # type: ignore[arg-type]
     return sa.Engine(pool, dialect, connection.engine.url)
 
@@ -257,30 +256,19 @@ class _Savepoints:
 
     _open = 0
 
-    def replacements(self, dialect: sa.Dialect) -> dict[str, Any]:
-        closes = ("do_close", "do_terminate", "set_isolation_level", "reset_isolation_level")
-        nested = ("do_savepoint", "do_rollback_to_savepoint", "do_release_savepoint")
-        return {
-            "do_begin": self._begin,
-            "do_commit": self._commit,
-            "do_rollback": self._roll_back,
-            **dict.fromkeys(closes, lambda *_: None),  # the connection is left as the test has made it
-            **{method: _renaming(getattr(dialect, method)) for method in nested},
-        }
-
-    def _begin(self, connection: Any) -> None:
+    def begin(self, connection: Any) -> None:
         self._open += 1
         self._send(connection, "SAVEPOINT")
 
-    def _commit(self, connection: Any) -> None:
+    def commit(self, connection: Any) -> None:
         if self._open:
             self._send(connection, "RELEASE SAVEPOINT")
             self._open -= 1
 
-    def _roll_back(self, connection: Any) -> None:
+    def roll_back(self, connection: Any) -> None:
         if self._open:
             self._send(connection, "ROLLBACK TO SAVEPOINT")
-            self._commit(connection)
+            self.commit(connection)
 
     def _send(self, connection: Any, statement: str) -> None:
         with closing(connection.cursor()) as cursor:

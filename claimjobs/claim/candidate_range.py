@@ -76,7 +76,12 @@ class CandidateRange:
         """Learn from the result of the last request, and count it in the report. Returns it with the number of
         candidates that the search has met."""
         self._overfetch.learn(result, request.size, request.limit)
-        self._report.count_claim(len(result.jobs), candidates=result.candidates, collisions=result.collisions)
+        report = self._report
+        report.claims += 1
+        report.empty_claims += not result.jobs
+        report.candidates += result.candidates
+        report.collisions += result.collisions
+        report.claimed += len(result.jobs)
         self._candidates += result.candidates
         # A claim that read as many candidates as it might, and claimed none. A lazy claim without a place has met all.
         is_lazy = self._strategy is not None and self._strategy.is_lazy and result.end is None

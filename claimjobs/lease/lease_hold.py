@@ -34,7 +34,7 @@ from claimjobs.lease.sleeper import IdleSleeper
 from claimjobs.log_events import HANDLER_HANGS, HOOK_FAILED, RELEASE_FAILED
 from claimjobs.settle.outcomes import Outcomes
 from claimjobs.settle.settler import LeaseSettler, Settler, SomeLost, Unsettled
-from claimjobs.signals import is_shielded, raise_delayed, shielded
+from claimjobs.signals import raise_delayed, shielded
 
 log = logging.getLogger("claimjobs.lease")
 
@@ -281,7 +281,7 @@ class LeaseHold(Hold):
         """
         if self._process != os.getpid():
             return
-        is_within = is_shielded()
+        is_within = shielded().depth > 0
         with self._unless_busy() as may_write:
             if is_within or not may_write:
                 self.held.drop(claimed)

@@ -205,7 +205,7 @@ class Consumer:
             self.access.backend.roles,
             settings.retry,
             next_claim=next_claim,
-            entity=settings.entity,
+            entity=settings.table if isinstance(settings.table, type) else None,
             failures=self.access.failures,
             timer=self.timer,
             since=since,

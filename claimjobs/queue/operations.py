@@ -18,7 +18,7 @@ from claimjobs.database.clock import DatabaseClock
 from claimjobs.database.connect import connected
 from claimjobs.dialects import Key
 from claimjobs.errors import UnfitTable
-from claimjobs.instants import age_of
+from claimjobs.instants import LONGEST_AGE
 from claimjobs.lease.reaper import Reaper
 from claimjobs.lease.registry import check_claims, require_writes
 from claimjobs.queue.access import Access
@@ -161,14 +161,16 @@ class QueueOperations:
         table only with `on_done="keep"`. Raises ColumnMissing for a table without `owner_date`, BadPredicate, and
         UnfitTable with a side-car: a row without its entry there would be a new job.
         """
-        age = age_of(older_than)
+        age = older_than if isinstance(older_than, timedelta) else timedelta(seconds=older_than)
+        if age < timedelta(0):
+            raise ValueError(f"nothing is {older_than} old yet: give an age of 0 or more")
         if self.settings.side_car:
             source = self.table.fullname
             raise UnfitTable(
                 f"table {self.roles.name!r} is not purged, because without its entry there a row of {source!r} would "
                 f"be a new job: delete the row of {source!r} first, and then its entry in {self.roles.name!r}"
             )
-        return self.jobs.purge(age, state=state, where=where, dry_run=dry_run)
+        return self.jobs.purge(min(age, LONGEST_AGE), state=state, where=where, dry_run=dry_run)
 
     @property
     def done_jobs(self) -> str:

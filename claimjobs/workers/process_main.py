@@ -31,7 +31,7 @@ from claimjobs.queue.map_file import Described, load, queue_of
 from claimjobs.queue.queue import Queue
 from claimjobs.report import Report
 from claimjobs.settle.failures import Hooks
-from claimjobs.signals import Cancelled, allow_cancel, exit_despite_threads, handle, refuse_cancel, unblock_signals
+from claimjobs.signals import STOPPING, Cancelled, allow_cancel, exit_despite_threads, handle, refuse_cancel
 from claimjobs.table.definitions import DEFAULT_TABLE
 from claimjobs.table.reflection import is_demonstrations
 from claimjobs.workers.consumer import consume
@@ -204,7 +204,7 @@ def _working(plan: Plan, pipe: Connection) -> Iterator[tuple[Queue, SupervisorPi
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     supervisor = SupervisorPipe(pipe, queue)
     handle(signal.SIGTERM, supervisor.stop_by_signal)
-    unblock_signals()
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, STOPPING)
     allow_cancel()
     handlers = [LogToSupervisor(supervisor, plan.log_format)]
     logging.basicConfig(level=logging.INFO if plan.verbose else logging.WARNING, handlers=handlers, force=True)
