@@ -55,15 +55,6 @@ class Plan:
     """The plan as the database writes it."""
 
 
-@dataclass(frozen=True)
-class Pin:
-    """Who keeps old versions of rows from being removed: a session, a prepared transaction, a replication slot."""
-
-    who: str
-    seconds: float | None
-    """Since when; None: that is not known."""
-
-
 class Inspection(Protocol):
     """What `explain` reads. Each method sends one statement or a few.
 
@@ -75,9 +66,10 @@ class Inspection(Protocol):
     time_limit: ClassVar[str]
     """The statement of `limit_time`, of the parameters `seconds`, `whole` (seconds, at least 1) and `ms`."""
     snapshots: ClassVar[sa.TextClause]
-    """Asks for `pins`: who, and the seconds."""
+    """Asks who keeps old versions of rows from being removed, the oldest first: `who` (a session, a prepared
+    transaction, a replication slot), and for how many `seconds`; NULL: that is not known."""
     hidden: ClassVar[sa.TextClause | None] = None
-    """Asks why `pins` may be incomplete; NULL if they are complete."""
+    """Asks why that may be incomplete; NULL if it is complete."""
 
     def limit_time(self, connection: sa.Connection, seconds: float) -> None:
         """End each later statement that takes longer."""
@@ -93,13 +85,6 @@ class Inspection(Protocol):
     def settings(self, connection: sa.Connection) -> Iterator[Finding]:
         """Settings of the server that matter to claims."""
         yield from ()
-
-    def pins(self, connection: sa.Connection) -> Sequence[Pin]:
-        """Who keeps old versions of rows, the oldest first. Raises NotShown if nobody is shown, but some are hidden."""
-        found = [Pin(row.who, row.seconds) for row in connection.execute(self.snapshots)]
-        if not found and self.hidden is not None and (why := connection.scalar(self.hidden)):
-            raise NotShown(why)
-        return found
 
 
 # --- tables ----------------------------------------------------------------------------------------------------

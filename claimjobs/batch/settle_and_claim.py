@@ -102,4 +102,7 @@ class SettleAndClaim:
         rows, [(_, taken)] = answers or [each.statement.rows(connection, each.given, each.reader) for each in sent]
         if taken:  # another claim has some of the jobs: the new claim row was deleted; the next claim finds the rest
             return NOTHING._replace(candidates=request.limit, owner=me)
-        return claim.batch_result(connection, rows, request, owner=me, number=number)
+        if rows[0][0] < 0:  # the owner was declared dead: the next claim registers a new id
+            return NOTHING
+        claimed = claim.result(connection, rows, request, owner=me)
+        return claimed._replace(claim_row=number if claimed.jobs else 0)

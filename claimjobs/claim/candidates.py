@@ -11,10 +11,8 @@ from typing import Any, Final, Generic, TypeVar
 
 import sqlalchemy as sa
 
-from claimjobs.claim.row_reader import UNMARKED, Marked, RowReader
-from claimjobs.claim.strategy import After, ClaimRequest, ClaimResult
-from claimjobs.database.compiled_statement import CompiledStatement
-from claimjobs.database.transactions import commits_by_itself
+from claimjobs.claim.row_reader import RowReader
+from claimjobs.claim.strategy import After, ClaimRequest
 from claimjobs.dialects import Key
 from claimjobs.errors import KeyUnfit, Unreadable, key_unequal
 from claimjobs.job import Job, key_of
@@ -24,8 +22,6 @@ from claimjobs.table.roles import ColumnRoles
 
 ROWS_CHECKED: Final = 10
 """How many rows `check_that_keys_find` reads."""
-READABLE: Final = (sa.Integer, sa.Numeric, sa.String, sa.Uuid, sa.LargeBinary)
-"""Types of which Python can hold every value, as the driver reads it."""
 
 Statement = TypeVar("Statement")
 
@@ -91,56 +87,6 @@ class CandidateFinder(CursorStatement[sa.Select[Any]]):
         if search not in self._counts:
             self._counts[search] = how_many(search)
         return int(connection.execute(self._counts[search], request.find_parameters).scalar_one())
-
-
-class WrittenClaim(CursorStatement[CompiledStatement]):
-    """A claim in one statement, which finds, locks and records jobs. It may be committed before its result is read."""
-
-    def __init__(self, backend: Backend, selection: Selection, reader: RowReader) -> None:
-        super().__init__(backend, selection)
-        self.reader, self._finder = reader, CandidateFinder(backend, selection)
-
-    def written_by(self, owner: int) -> Marked:
-        """The values of the columns that the statement writes, which it does not return."""
-        del owner
-        return UNMARKED
-
-    def parameters(self, owner: int, request: ClaimRequest) -> dict[str, Any]:
-        """The parameters of the statement for this request."""
-        return {"claimjobs_me": owner, "claimjobs_size": request.size, **(request.after or {})}
-
-    def result(
-        self, connection: sa.Connection, rows: Sequence[Any], request: ClaimRequest, *, owner: int
-    ) -> ClaimResult:
-        """The result of a claim that returned these rows. A claim of nothing has one, in which the job is NULL."""
-        claimed = [] if self.reader.is_none(rows[0]) else rows
-        jobs = self.reader.jobs(claimed, self.written_by(owner))
-        check_keys(self._roles, jobs)
-        group_size = self.reader.group_sizes(claimed[:1])[0] if claimed else 0
-        is_full = len(claimed) == at_most(request.size, group_size)
-        try:  # jobs that are claimed now are candidates no more
-            examined = len(claimed) if is_full else len(claimed) + self._finder.count(connection, request)
-        except sa.exc.DBAPIError:
-            # In autocommit the claim is committed, though the caller gets an error. That is so for a lost connection,
-            # too: so this one is invalidated, as a lost one is.
-            if not connection.invalidated and commits_by_itself(connection, unknown=False):
-                connection.invalidate()
-            raise
-        return ClaimResult(jobs, examined, examined, owner, suspects=bool(group_size))
-
-
-def can_be_committed_unread(roles: ColumnRoles) -> bool:
-    """Whether a claim may be committed before its result is read. It must be rolled back if a key names two rows, or if
-    Python cannot hold a key (an instant or a date out of its range, a value that an Enum does not have).
-
-    It is also the condition for keys that are compared as the driver reads them.
-    """
-    return roles.key_index is None and all(
-        isinstance(type_, READABLE)
-        and not isinstance(type_, sa.Enum)
-        and (not isinstance(type_, sa.Uuid) or (type_.as_uuid and type_.native_uuid))
-        for type_ in (column.type for column in roles.key)
-    )
 
 
 def check_keys(roles: ColumnRoles, jobs: Sequence[Job]) -> None:

@@ -15,7 +15,7 @@ import sqlalchemy as sa
 from claimjobs.claim.key_locking import KeyLocking
 from claimjobs.claim.key_search import KeyCursor, KeySearch
 from claimjobs.claim.locking import JobLocks, Locking, RecheckedLocks, RowLocks, SideCarLocks, TwoPhases
-from claimjobs.claim.one_statement import BatchStatement, OneStatement, batch_statement
+from claimjobs.claim.one_statement import BatchStatement, OneStatement, can_be_committed_unread
 from claimjobs.claim.record import ClaimRecord
 from claimjobs.claim.strategy import ClaimStrategy
 from claimjobs.database.connect import connected
@@ -24,7 +24,7 @@ from claimjobs.dialects import Key
 from claimjobs.dialects.types import database_now, statement_now
 from claimjobs.errors import BadPredicate, KeyUnfit, UnfitTable
 from claimjobs.options import PerKey
-from claimjobs.statements.find import Selection, all_but
+from claimjobs.statements.find import Selection, all_but, keyset_order_of
 from claimjobs.statements.job_rows import job_rows
 from claimjobs.statements.key_rows import KeyStatements
 from claimjobs.statements.owners import any_due
@@ -107,7 +107,7 @@ class ClaimPlans:
         if last is None or last.where is not where:
             self._key_cursor = self._key_cursor_of(where) if isinstance(where, Hashable) else KeyCursor()
         if last is None or last.changes or last.where is not where:
-            selection, changes = self.selection(where), self._changes(where)
+            selection = self.selection(where)
             due = job_rows(self._backend, self._now).due(selection.due)
             selection = replace(selection, due=due)
             strategy = self.strategy(selection, key_cursor=self._key_cursor)
@@ -118,7 +118,7 @@ class ClaimPlans:
                 selection,
                 strategy,
                 self._backend,
-                changes=changes,
+                changes=callable(self._where) or callable(where),
                 any_key_due=None if keys is None else keys.any_due,
                 follows_commit=is_limited or self._backend.roles.run_again is not None,
                 batch_claim=self._batch_claim(selection),
@@ -185,10 +185,11 @@ class ClaimPlans:
         return not (has_own_way or selection.reads_other_rows)
 
     def _batch_claim(self, selection: Selection) -> BatchStatement | None:
-        claim_rows = self._backend.roles.claim_rows
-        if claim_rows is None or not self._may_be_one(selection):
+        backend, order = self._backend, keyset_order_of(selection)
+        claim_rows, is_usual = backend.roles.claim_rows, self._may_be_one(selection) and backend.dialect.pipelines
+        if claim_rows is None or order is None or not (is_usual and can_be_committed_unread(backend.roles)):
             return None
-        return batch_statement(self._backend, selection, claim_rows)
+        return BatchStatement(backend, selection, claim_rows, order)
 
     def _need_index(self, selection: Selection) -> None:
         """Raises KeyUnfit, with the statement, if no index finds the jobs of a key in their order."""
@@ -241,10 +242,6 @@ class ClaimPlans:
             claimable = sa.and_(claimable, all_but(dialect, source, "claimjobs_unclaimable", self.unclaimable))
         return (*chain(*both), claimable)
 
-    def _changes(self, where: Where) -> bool:
-        """Whether a callable gives the predicate, so that it may differ from call to call."""
-        return callable(self._where) or callable(where)
-
     def trial(self, where: Where, *, ordered: bool = False) -> None:
         """Have the database read the predicate, and with `ordered` the order. Raises sqlalchemy.exc.DBAPIError."""
         selection = self.selection(where)
@@ -290,7 +287,7 @@ class ClaimPlans:
 
     def has_work(self, where: Where) -> sa.ColumnElement[Any] | None:
         """A scalar that is NULL when no job is due. None if a callable gives the predicate."""
-        return None if self._changes(where) else self.plan(where).has_work
+        return None if callable(self._where) or callable(where) else self.plan(where).has_work
 
     def leave(self, key: Key) -> None:
         """Claim this row no more: no claim can take it, or nobody wants it to be claimed."""

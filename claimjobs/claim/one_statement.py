@@ -3,20 +3,73 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Final
 
 import sqlalchemy as sa
 
-from claimjobs.claim.candidates import WrittenClaim, can_be_committed_unread
+from claimjobs.claim.candidates import CandidateFinder, CursorStatement, at_most, check_keys
 from claimjobs.claim.record import ClaimRecord
-from claimjobs.claim.row_reader import Marked, RowReader
-from claimjobs.claim.strategy import NOTHING, ClaimRequest, ClaimResult, ClaimStrategy, OwnerDead, Phase
+from claimjobs.claim.row_reader import UNMARKED, RowReader
+from claimjobs.claim.strategy import ClaimRequest, ClaimResult, ClaimStrategy, OwnerDead, Phase
 from claimjobs.database.compiled_statement import CompiledStatement
+from claimjobs.database.transactions import commits_by_itself
 from claimjobs.dialects import Key
 from claimjobs.statements.claim import claim, claim_batch
-from claimjobs.statements.find import SIZE, KeysetOrder, Selection, keyset_order_of
+from claimjobs.statements.find import SIZE, KeysetOrder, Selection
 from claimjobs.table.backend import Backend
 from claimjobs.table.claim_rows import ClaimRows
+from claimjobs.table.roles import ColumnRoles
+
+READABLE: Final = (sa.Integer, sa.Numeric, sa.String, sa.Uuid, sa.LargeBinary)
+"""Types of which Python can hold every value, as the driver reads it."""
+
+
+class WrittenClaim(CursorStatement[CompiledStatement]):
+    """A claim in one statement, which finds, locks and records jobs. It may be committed before its result is read."""
+
+    _record: ClaimRecord | None = None
+    """What says which columns the statement writes, and does not return; None: it writes none."""
+
+    def __init__(self, backend: Backend, selection: Selection, reader: RowReader) -> None:
+        super().__init__(backend, selection)
+        self.reader, self._finder = reader, CandidateFinder(backend, selection)
+
+    def parameters(self, owner: int, request: ClaimRequest) -> dict[str, Any]:
+        """The parameters of the statement for this request."""
+        return {"claimjobs_me": owner, "claimjobs_size": request.size, **(request.after or {})}
+
+    def result(
+        self, connection: sa.Connection, rows: Sequence[Any], request: ClaimRequest, *, owner: int
+    ) -> ClaimResult:
+        """The result of a claim that returned these rows. A claim of nothing has one, in which the job is NULL."""
+        claimed = [] if self.reader.is_none(rows[0]) else rows
+        jobs = self.reader.jobs(claimed, UNMARKED if self._record is None else self._record.written_by(owner))
+        check_keys(self._roles, jobs)
+        group_size = self.reader.group_sizes(claimed[:1])[0] if claimed else 0
+        is_full = len(claimed) == at_most(request.size, group_size)
+        try:  # jobs that are claimed now are candidates no more
+            examined = len(claimed) if is_full else len(claimed) + self._finder.count(connection, request)
+        except sa.exc.DBAPIError:
+            # In autocommit the claim is committed, though the caller gets an error. That is so for a lost connection,
+            # too: so this one is invalidated, as a lost one is.
+            if not connection.invalidated and commits_by_itself(connection, unknown=False):
+                connection.invalidate()
+            raise
+        return ClaimResult(jobs, examined, examined, owner, suspects=bool(group_size))
+
+
+def can_be_committed_unread(roles: ColumnRoles) -> bool:
+    """Whether a claim may be committed before its result is read. It must be rolled back if a key names two rows, or if
+    Python cannot hold a key (an instant or a date out of its range, a value that an Enum does not have).
+
+    It is also the condition for keys that are compared as the driver reads them.
+    """
+    return roles.key_index is None and all(
+        isinstance(type_, READABLE)
+        and not isinstance(type_, sa.Enum)
+        and (not isinstance(type_, sa.Uuid) or (type_.as_uuid and type_.native_uuid))
+        for type_ in (column.type for column in roles.key)
+    )
 
 
 class OneStatement(WrittenClaim, ClaimStrategy):
@@ -38,7 +91,8 @@ class OneStatement(WrittenClaim, ClaimStrategy):
         """The leading columns, equal in every row: see `statements.claim.SETTLED`."""
         known, before = list(record.written), self.settled_columns
         super().__init__(backend, selection, RowReader(backend.roles, backend.dialect, known, before))
-        self._record, self._now = record, now
+        self._record: ClaimRecord = record
+        self._now = now
         self._settled = None if settle is None else settle.cte("claimjobs_settled")
         self.needs_no_transaction = can_be_committed_unread(backend.roles)
 
@@ -50,9 +104,6 @@ class OneStatement(WrittenClaim, ClaimStrategy):
         dialect, owners, read = self._backend.dialect, self._backend.owners, self.reader.parts
         found = claim(self._roles, dialect, selection, now=self._now, owners=owners, read=read, settled=self._settled)
         return CompiledStatement(found, constant=SIZE.key)
-
-    def written_by(self, owner: int) -> Marked:
-        return self._record.written_by(owner)
 
     def claim(self, connection: sa.Connection, owner: int, request: ClaimRequest) -> ClaimResult:
         rows = self.form_for(request).rows(connection, self.parameters(owner, request), self.reader)
@@ -79,20 +130,3 @@ class BatchStatement(WrittenClaim):
         rows, read = self.claim_rows, self.reader.parts
         found = claim_batch(roles, dialect, selection, self._order, claim_rows=rows, owners=owners, read=read)
         return CompiledStatement(found, constant=SIZE.key)
-
-    def batch_result(
-        self, connection: sa.Connection, rows: Sequence[Any], request: ClaimRequest, *, owner: int, number: int
-    ) -> ClaimResult:
-        """The result of a claim that returned these rows. `number`: of its claim row."""
-        if rows[0][0] < 0:  # the owner was declared dead: the next claim registers a new id
-            return NOTHING
-        claimed = self.result(connection, rows, request, owner=owner)
-        return claimed._replace(claim_row=number if claimed.jobs else 0)
-
-
-def batch_statement(backend: Backend, selection: Selection, claim_rows: ClaimRows) -> BatchStatement | None:
-    """The statement, which is committed before its result is read; None where it cannot be used."""
-    order = keyset_order_of(selection)
-    if order is None or not (can_be_committed_unread(backend.roles) and backend.dialect.pipelines):
-        return None
-    return BatchStatement(backend, selection, claim_rows, order)

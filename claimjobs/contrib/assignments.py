@@ -99,7 +99,22 @@ class Assignments:
         IntegrityError if another unique index refuses the value.
         """
         given = self._checked(worker)
-        return self._settled(lambda connection: self._assign(connection, given), self._mine, given)
+
+        def assign(connection: sa.Connection) -> Assignment:  # in as few statements as the database can do
+            if self._dialect.claims_in_one_statement:
+                row = first_row(connection, self._give, given)
+            elif (row := first_row(connection, self._lock, given)) is not None:
+                key = (column == row[column.name] for column in self._table.primary_key)
+                give = sa.update(self._table).where(*key).values({self._column: worker})
+                connection.execute(self._dialect.by_key(give, None))
+                row[self._column.name] = worker
+            if row is not None:
+                return Assignment("assigned", row)
+            if mine := first_row(connection, self._mine, given):
+                return Assignment("already assigned", mine)
+            return Assignment("busy" if connection.scalar(self._any_free) else "nothing free")
+
+        return self._settled(assign, self._mine, given)
 
     def unassign(self, worker: Any) -> bool:
         """Free the worker's row; return whether it had one."""
@@ -132,21 +147,6 @@ class Assignments:
         self.close()
 
     # --- inside ------------------------------------------------------------------------------------------
-
-    def _assign(self, connection: sa.Connection, given: Mapping[str, Any]) -> Assignment:
-        """Give a free row to the worker, in as few statements as the database can do."""
-        if self._dialect.claims_in_one_statement:
-            row = first_row(connection, self._give, given)
-        elif (row := first_row(connection, self._lock, given)) is not None:
-            key = (column == row[column.name] for column in self._table.primary_key)
-            give = sa.update(self._table).where(*key).values({self._column: given[VALUE]})
-            connection.execute(self._dialect.by_key(give, None))
-            row[self._column.name] = given[VALUE]
-        if row is not None:
-            return Assignment("assigned", row)
-        if mine := first_row(connection, self._mine, given):
-            return Assignment("already assigned", mine)
-        return Assignment("busy" if connection.scalar(self._any_free) else "nothing free")
 
     def _settled(
         self, work: Callable[[sa.Connection], Assignment], taken: sa.Select[Any], given: Mapping[str, Any]

@@ -74,7 +74,10 @@ class Ledger:
         require_known(used.dialect.name)
         parts = [same_text(part) for part in values_of(job.key if isinstance(job, Job) else job)]
         digest = hashlib.sha256(json.dumps([self.queue, *parts]).encode()).hexdigest()
-        entry = {"digest": digest, "queue": self.queue, "job": readable(", ".join(parts))}
+        # A text that every database can store, cut short.
+        text = ", ".join(parts).replace("\0", "\\0").encode(errors="backslashreplace").decode()
+        text = text if len(text) <= LONGEST_NAME else text[: LONGEST_NAME - 1] + "…"
+        entry = {"digest": digest, "queue": self.queue, "job": text}
         dialect = dialect_of(used)
         try:
             if dialect.skips_duplicates:
@@ -91,9 +94,3 @@ class Ledger:
                 raise
             return False
         return True
-
-
-def readable(text: str) -> str:
-    """A text that every database can store, cut short."""
-    text = text.replace("\0", "\\0").encode(errors="backslashreplace").decode()
-    return text if len(text) <= LONGEST_NAME else text[: LONGEST_NAME - 1] + "…"

@@ -71,7 +71,11 @@ def open_transactions(connection: sa.Connection, subject: Subject) -> Iterator[F
 
 def snapshots(connection: sa.Connection, subject: Subject) -> Iterator[Finding]:
     """Who keeps rows that are deleted since then from being removed, and for how long already."""
-    old = [pin for pin in subject.inspection.pins(connection) if pin.seconds is None or pin.seconds > LONG_SECONDS]
+    inspection = subject.inspection
+    pins = connection.execute(inspection.snapshots).all()
+    if not pins and inspection.hidden is not None and (why := connection.scalar(inspection.hidden)):
+        raise NotShown(why)
+    old = [pin for pin in pins if pin.seconds is None or pin.seconds > LONG_SECONDS]
     if not old:
         yield Finding("snapshots", "ok", f"nobody has held a snapshot for longer than {LONG_SECONDS:g} s")
         return
