@@ -23,7 +23,7 @@ from claimjobs.table.columns import OURS, STATES, UNCLAIMED, Columns
 from claimjobs.table.create import alter, side_car_tables, tables_for
 from claimjobs.table.ddl import add_column, add_value
 from claimjobs.table.definitions import LAST_OWNER, job_table, shared_tables
-from claimjobs.table.predicates import Enclosed, is_any_order, order_of
+from claimjobs.table.predicates import Enclosed, order_of
 from claimjobs.table.reflection import as_spelled, columns_in_database, resolve
 from claimjobs.table.roles import roles_of
 
@@ -282,9 +282,7 @@ def additions(engine: sa.Engine, settings: Settings, wanted: Iterable[str]) -> l
             there.append_column(column)
         roles, keys = roles_of(there, given), () if settings.per_key is None else settings.per_key.names
         # If any order will do, the index is for the default one.
-        order = order_of(
-            None if is_any_order(settings.order_by) else settings.order_by, roles, dialect_named_by(engine).lexis
-        )
+        order = order_of(settings.order_by, roles, dialect_named_by(engine).lexis) or roles.default_order
         with connected(engine) as connection:
             lack = missing_index(connection, roles, (*(there.c[name] for name in keys), *order))
         if lack is not None and not lack.statements:

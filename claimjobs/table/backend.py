@@ -164,10 +164,16 @@ def inspect_table(
         owners = _shared(owner_table, schema)
         backend = Backend(dialect or found, roles, source, owners, location.schema, by_lease=False, refusal=refusal)
         if per_key:
-            backend = _with_key_rows(connection, backend, home, per_key)
-        if not by_lease:
-            _check_unneeded(connection, backend)
-        elif backend.refusal is None:
+            of_jobs = columns_for(connection, source, per_key.names)
+            key = [sa.Column(column.name, column.type, primary_key=True) for column in of_jobs]
+            key_rows = KeyRows(key_table(home.name, key, home.metadata), of_jobs, limit=per_key.limit)
+            refusal = refusal or refusal_of_key_rows(connection, backend.dialect, key_rows.table, source)
+            backend = replace(backend, key_rows=key_rows, refusal=refusal)
+        if not by_lease:  # a transaction as a hold reads these if they are there, and this user sees them
+            for beside in (backend.owners, backend.queues):
+                with suppress(TableMissing), unless_hidden(connection, backend.dialect, needed=False):
+                    check_shared(connection, backend, beside)
+        elif refusal is None:
             try:
                 return with_owners(connection, backend)
             except AccessDenied as error:
@@ -260,15 +266,6 @@ def columns_for(connection: sa.Connection, roles: ColumnRoles, names: Sequence[s
     return tuple(roles.table.c[name] for name in names)
 
 
-def _with_key_rows(connection: sa.Connection, backend: Backend, home: Location, per_key: PerKey) -> Backend:
-    """The backend with its key rows. Raises UnfitTable, or ColumnUnfit for a column that cannot be a key of them."""
-    columns = columns_for(connection, backend.source, per_key.names)
-    key = [sa.Column(column.name, column.type, primary_key=True) for column in columns]
-    table = key_table(home.name, key, home.metadata)
-    refusal = backend.refusal or refusal_of_key_rows(connection, backend.dialect, table, backend.source)
-    return replace(backend, key_rows=KeyRows(table, columns, limit=per_key.limit), refusal=refusal)
-
-
 def refusal_of_key_rows(
     connection: sa.Connection, dialect: Dialect, table: sa.Table, jobs: ColumnRoles
 ) -> AccessDenied | None:
@@ -307,15 +304,6 @@ def with_owners(connection: sa.Connection, backend: Backend) -> Backend:
         raise not_consumer(f"{names} and {queues}", reason(error), needed) from error
     acceptance.check_table(connection, backend.dialect, owners)
     return replace(backend, by_lease=True)
-
-
-def _check_unneeded(connection: sa.Connection, backend: Backend) -> None:
-    """Check the tables that a transaction as a hold reads if they are there, and this user sees them. Raises
-    OwnersOutdated.
-    """
-    for table in (backend.owners, backend.queues):
-        with suppress(TableMissing), unless_hidden(connection, backend.dialect, needed=False):
-            check_shared(connection, backend, table)
 
 
 def check_shared(connection: sa.Connection, backend: Backend, table: sa.Table) -> sa.Table:

@@ -30,8 +30,11 @@ def claim_index(roles: ColumnRoles, order: Sequence[sa.ColumnElement[Any]]) -> s
     return sa.Index(fitting(f"{copy.name}_claim"), *sorted_by)
 
 
-def _parts(roles: ColumnRoles, order: Sequence[sa.ColumnElement[Any]]) -> dict[str, bool | None]:
-    """The columns of the claim index, each with its direction as `holds` wants it. Empty: there is no such index."""
+def _parts(roles: ColumnRoles, order: Sequence[sa.ColumnElement[Any]], *, whole: bool = True) -> dict[str, bool | None]:
+    """The columns of the claim index, each with its direction as `holds` wants it. Empty: there is no such index.
+
+    `whole`: also those behind the order, by which a claim leaves out rows without reading them.
+    """
     state = [column for column in (roles.status, roles.owner_id) if column is not None][:1]
     if not state and tuple(order) == roles.key:
         return {}
@@ -40,14 +43,10 @@ def _parts(roles: ColumnRoles, order: Sequence[sa.ColumnElement[Any]]) -> dict[s
         if column is None:
             return {}
         parts.setdefault(column.name, falls)
-    for column in _behind(roles):
-        parts.setdefault(column.name, None)
+    for behind in (roles.run_at, roles.suspect) if whole else ():
+        if behind is not None:
+            parts.setdefault(behind.name, None)
     return parts
-
-
-def _behind(roles: ColumnRoles) -> list[sa.Column[Any]]:
-    """The columns behind the order in the claim index: a claim leaves out rows by them without reading the rows."""
-    return [column for column in (roles.run_at, roles.suspect) if column is not None]
 
 
 def sweep_order(connection: sa.Connection, roles: ColumnRoles) -> Sequence[sa.Column[Any]]:
@@ -59,10 +58,8 @@ def sweep_order(connection: sa.Connection, roles: ColumnRoles) -> Sequence[sa.Co
     order = roles.default_order
     if not all(isinstance(column.type, sa.Integer) for column in order):
         return ()
-    parts = _parts(roles, order)
-    behind = {column.name for column in _behind(roles)}
-    wanted = {name: falls for name, falls in parts.items() if name not in behind}
-    return order if not parts or holds(indexes_of(connection, roles.table), wanted) else ()
+    parts = _parts(roles, order, whole=False)
+    return order if not parts or holds(indexes_of(connection, roles.table), parts) else ()
 
 
 def indexes_of(connection: sa.Connection, table: sa.Table) -> list[dict[str, Any]]:

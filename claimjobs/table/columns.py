@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Any, Final, Literal, get_args
 
@@ -75,10 +75,10 @@ class Columns:
         """Raise ValueError for what is no name, no state or no value of one, and for a column that plays two roles."""
         for role in ROLES:
             name = getattr(self, role)
-            if not (name is None or _is_name(name)):
+            if not (name is None or (isinstance(name, str) and name)):
                 raise ValueError(f"{role} = {name!r}: give the name of one column in quotes, or none")
         keys = self.key_names if isinstance(self.key, Sequence) else ()
-        if self.key is not None and not (keys and all(map(_is_name, keys))):
+        if self.key is not None and not (keys and all(isinstance(name, str) and name for name in keys)):
             raise ValueError(f"key = {self.key!r}: give the name of a column in quotes, or a list of several")
         for name in (names := list(self.names.values())):
             if names.count(name) > 1:
@@ -101,13 +101,6 @@ class Columns:
         taken = {name.lower() for name in key}
         names: dict[str, Any] = {role: f"claim_{role}" if role in taken else role for role in roles}
         return cls(key=key, owner_id=None, priority=None, **names)
-
-    def spelled_as(self, there: Iterable[str]) -> Columns:
-        """The same map with the spelling of these columns, for a database in which names of columns have no case."""
-        spelled = {name.lower(): name for name in there}
-        names = {role: spelled.get(name.lower(), name) for role, name in self.names.items()}
-        key = [spelled.get(name.lower(), name) for name in self.key_names] or None
-        return replace(self, key=key, **names)  # type: ignore[arg-type]
 
     @property
     def beside_side_car(self) -> Columns:
@@ -132,7 +125,3 @@ class Columns:
     def key_names(self) -> tuple[str, ...]:
         """The columns of the key; none: the primary key."""
         return () if self.key is None else (self.key,) if isinstance(self.key, str) else tuple(self.key)
-
-
-def _is_name(name: Any) -> bool:
-    return isinstance(name, str) and name != ""

@@ -129,10 +129,8 @@ def drop_statement(bind: Bind, table: sa.Table) -> str:
 def has_wake_trigger(connection: sa.Connection, table: sa.Table) -> bool:
     """Whether the table has it."""
     dialect = dialect_named_by(connection)
-    has_trigger = dialect.table_rules.has_trigger
-    return dialect.no_wake_trigger is None and bool(
-        connection.scalar(sa.select(has_trigger(table_name(connection, table))))
-    )
+    has_trigger = sa.select(dialect.table_rules.has_trigger(table_name(connection, table)))
+    return dialect.no_wake_trigger is None and bool(connection.scalar(has_trigger))
 
 
 def check_names(dialect: Dialect, tables: list[sa.Table]) -> None:

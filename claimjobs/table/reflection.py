@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import warnings
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, Final
 
 import sqlalchemy as sa
@@ -16,7 +17,7 @@ from claimjobs.errors import BadArgument, ColumnMissing, NotClaimable, TableMiss
 from claimjobs.options import LEAVE, Finish
 from claimjobs.table.columns import DONE, OURS, STATES, Columns
 from claimjobs.table.ddl import table_comment, text
-from claimjobs.table.definitions import DEMONSTRATION, MADE_BY
+from claimjobs.table.definitions import MADE_BY
 from claimjobs.table.roles import ColumnRoles, quote_of
 
 TableLike = str | sa.Table | type[Any]
@@ -84,7 +85,12 @@ def refuse_translated(connection: sa.Connection, table: sa.Table) -> None:
 def as_spelled(connection: sa.Connection, columns: Columns | None, there: Iterable[str]) -> Columns:
     """A map, or the default one, with the names of these columns as the database spells them."""
     given = columns or Columns()
-    return given if dialect_of(connection).table_rules.names_have_case else given.spelled_as(there)
+    if dialect_of(connection).table_rules.names_have_case:
+        return given
+    spelled = {name.lower(): name for name in there}
+    names: Any = {role: spelled.get(name.lower(), name) for role, name in given.names.items()}
+    key = [spelled.get(name.lower(), name) for name in given.key_names] or None
+    return replace(given, key=key, **names)
 
 
 def named_as_there(table: sa.Table) -> sa.Table:
@@ -224,11 +230,6 @@ def table_of(given: Any, name: str | None = None) -> sa.Table:
 def is_made_by_us(connection: sa.Connection, table: sa.Table, words: str = MADE_BY) -> bool:
     """Whether the table's comment in the database says that claimjobs made it. `words`: what it must say."""
     return words in (dialect_of(connection).table_rules.comment(inspector_of(connection), table) or "")
-
-
-def is_demonstrations(connection: sa.Connection, table: sa.Table) -> bool:
-    """Whether claimjobs made this table for its demonstration."""
-    return is_made_by_us(connection, table, f"{DEMONSTRATION}, {MADE_BY}")
 
 
 def default_finish(connection: sa.Connection, roles: ColumnRoles) -> Finish | None:

@@ -32,8 +32,8 @@ from claimjobs.queue.queue import Queue
 from claimjobs.report import Report
 from claimjobs.settle.failures import Hooks
 from claimjobs.signals import STOPPING, Cancelled, allow_cancel, exit_despite_threads, handle, refuse_cancel
-from claimjobs.table.definitions import DEFAULT_TABLE
-from claimjobs.table.reflection import is_demonstrations
+from claimjobs.table.definitions import DEFAULT_TABLE, DEMONSTRATION, MADE_BY
+from claimjobs.table.reflection import is_made_by_us
 from claimjobs.workers.consumer import consume
 from claimjobs.workers.handlers import Handler, Per, entered, function_named, handler_of
 from claimjobs.workers.supervisor_pipe import (
@@ -106,7 +106,7 @@ class Plan:
             is_demonstration = self.handler is None and payload == ARTICLE_PAYLOAD
             if is_demonstration:
                 with connected(queue.engine) as connection:
-                    is_demonstration = is_demonstrations(connection, queue.table)
+                    is_demonstration = is_made_by_us(connection, queue.table, f"{DEMONSTRATION}, {MADE_BY}")
         table = str(self.described.get("table", DEFAULT_TABLE))
         if generators and not payload >= ARTICLE_PAYLOAD:
             raise UnfitTable(f"generators fill columns d and e, which table {table!r} has not: give --generators 0")
