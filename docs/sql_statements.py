@@ -16,7 +16,6 @@ from claimjobs.dialects import DIALECTS, Dialect
 from claimjobs.dialects.types import Instant, database_now, statement_now
 from claimjobs.options import Liveness
 from claimjobs.statements import claim_rows, key_rows, owners, settle
-from claimjobs.statements import enqueue as inserts
 from claimjobs.statements import stored_jobs as stored
 from claimjobs.statements.claim import claim, claim_batch, find_and_lock, lock, lock_first, mark
 from claimjobs.statements.find import Selection, find, how_many, keyset_order_of
@@ -71,11 +70,11 @@ def built(family: str) -> dict[str, Any]:
             target, now, {key: settle.Failure("ValueError: ...", wait, 2) for key, wait in ((1, 0.75), (2, 0.6))}
         ),
         "still mine": settle.lock_mine(target),
-        "enqueue": inserts.insert_rows(roles.table).values(d=sa.bindparam("d"), e=sa.bindparam("e")),
+        "enqueue": sa.insert(jobs).inline().values(d=sa.bindparam("d"), e=sa.bindparam("e")),
         **_life(roles, dialect),
         **_reclaiming(roles, dialect),
         "list": _list(roles, dialect),
-        "unfinished": stored.lock_unfinished(roles, dialect),
+        "unfinished": stored.unfinished(roles, dialect).with_for_update(of=jobs, skip_locked=True),
         "cancel": stored.cancel(roles, dialect, now, "cancelled"),
         "not cancelled": stored.unfinished(roles, dialect),
         "revive": stored.retry_dead(roles, dialect, now),
@@ -109,7 +108,7 @@ def _per_key(roles: ColumnRoles, dialect: Dialect, selection: Selection) -> dict
         "next": built.next(after=False),
         "next after": built.next(after=True),
         "claimed": built.claimed,
-        "jobs": built.jobs() if dialect.has_lateral else built.jobs_of_one(),
+        "jobs": built.jobs(),
         "lock": lock(roles, dialect, selection, read),
         **({} if "mark" in _claims(roles, dialect, selection, database_now()) else {"mark": _mark(roles, dialect)}),
         "serve": built.serve(moves=True),
@@ -152,11 +151,11 @@ def _per_batch(by_row: ColumnRoles, dialect: Dialect, now: Any) -> dict[str, Any
         "close": claim_rows.close(ours),
         "done": settle.delete(target),
         "locked": claim_rows.locked(ours),
-        "numbered": claim_rows.numbered(ours),
+        "numbered": ours.keys(ours.of(ME), ours.table.c.number),
         "shorten": claim_rows.shorten(ours),
         **({"still mine": settle.lock_mine(target)} if dialect.returns_what_it_writes else {}),
         "used": owners.is_used(owner_table(), dialect, record_of(_backend(roles, dialect)).is_recorded),
-        "held": claim_rows.held(ours),
+        "held": ours.keys(ours.of(ME)),
         "close all": claim_rows.close_all(ours),
     }
 
@@ -201,7 +200,7 @@ def _life(roles: ColumnRoles, dialect: Dialect) -> dict[str, Any]:
     return {
         **settings,
         "silence": sa.text(dialect.sessions.silence_setting(Liveness().lease)),
-        "register": owners.register(ours).values(row),
+        "register": sa.insert(ours).values(row),
         "used": owners.is_used(ours, dialect, record_of(_backend(roles, dialect)).is_recorded),
         "hold": sa.select(dialect.sessions.try_session_lock(ours, ME)),
         "shown": sa.select(dialect.sessions.lock_holder(ours, ME)),

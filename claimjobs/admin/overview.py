@@ -162,7 +162,9 @@ class OverviewReader:
         of_queue = plans.lasting
         self._unclaimed = rows.in_state(UNCLAIMED, *of_queue)
         self._order = order = plans.selection(None).order
-        self._unclaimed_with_state, self._order_with_state = rows.unclaimed_with_state(of_queue), rows.order(order)
+        self._order_with_state = rows.order(order)
+        unclaimed = rows.unclaimed_with_state(of_queue)
+        self._worst_failed = stored_jobs.worst_failed(backend.roles, unclaimed, self._order_with_state)
 
     def backlog(
         self, connection: sa.Connection, owners: Sequence[OwnerStats] | None = None, paused: bool | None = None
@@ -180,7 +182,7 @@ class OverviewReader:
         due = rows.due(backend.source.run_at_passed(self._now))
         first = stored_jobs.first_waiting(backend.source, self._unclaimed, order, self._now, due=due)
         waiting = connection.execute(first, upper).one()
-        failed = sa.select(sa.func.count()).select_from(self._worst_failed().subquery())
+        failed = sa.select(sa.func.count()).select_from(self._worst_failed.subquery())
         lives = Counter(owner.life for owner in owners or ())
         others = {of: connection.scalar(rows.up_to(of, order), upper) for of in COUNTED_STATES if of != UNCLAIMED}
         return Backlog(
@@ -236,13 +238,9 @@ class OverviewReader:
             last = stored_jobs.last_keys(roles, roles.state.job_is(DEAD), self._order_with_state)
             dead = [_failed_job(stored, roles) for stored in jobs.found_by(last, FAILED_SHOWN)]
         if seen.backlog.retrying:
-            worst = jobs.found_by(self._worst_failed(FAILED_SHOWN), self._limit)
+            worst = jobs.found_by(self._worst_failed.limit(FAILED_SHOWN), self._limit)
             retrying = [_failed_job(stored, roles, seen.now) for stored in worst]
         return replace(seen, dead=tuple(dead), retrying=tuple(retrying))
-
-    def _worst_failed(self, most: int | None = None) -> sa.Select[Any]:
-        roles = self._backend.roles
-        return stored_jobs.worst_failed(roles, self._unclaimed_with_state, self._order_with_state, most)
 
 
 def _failed_job(stored: StoredJob, roles: ColumnRoles, now: datetime | None = None) -> FailedJob:

@@ -11,6 +11,7 @@ from claimjobs.database.clock import age_at
 from claimjobs.database.connect import connected
 from claimjobs.database.connection import Connector
 from claimjobs.database.transactions import unless_hidden
+from claimjobs.dialects.types import database_now
 from claimjobs.enqueue.notifier import ROWS_PER_OWNER, Notifier
 from claimjobs.statements import owners
 from claimjobs.table.backend import Backend, check_shared
@@ -23,14 +24,16 @@ def pause(engine: sa.Engine, connector: Connector, backend: Backend, reason: str
     """Write that the queue is paused. Raises TableMissing if there is no table of queues."""
     with connected(engine) as connection:
         check_shared(connection, backend, backend.queues)
-    queue = backend.queues, backend.roles.recorded_as, reason
+    name = backend.roles.recorded_as
+    again = owners.pause(backend.queues, name, reason)
+    first = sa.insert(backend.queues).values(claims=name, paused=database_now(), reason=reason)
     try:
         for attempt in connector.attempts():
             with attempt as connection:
-                if not connection.execute(owners.pause(*queue)).rowcount:
-                    connection.execute(owners.pause_first(*queue))
+                if not connection.execute(again).rowcount:
+                    connection.execute(first)
     except sa.exc.IntegrityError:  # another session has inserted the row just now
-        connector.write(owners.pause(*queue))
+        connector.write(again)
 
 
 def resume(engine: sa.Engine, connector: Connector, backend: Backend, notifier: Notifier) -> bool:

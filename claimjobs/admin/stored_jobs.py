@@ -313,8 +313,8 @@ class StoredJobs:
     def _cancel_all(self, connector: Connector, keys: Sequence[Key], text: str) -> set[Key]:
         """Cancel these, and wait for a moment for those that a claim or a settle has locked."""
         roles, dialect, note = self._roles, self._dialect, self._job_rows.note()
-        unfinished, lock = stored_jobs.unfinished(roles, dialect), stored_jobs.lock_unfinished(roles, dialect)
-        lock_jobs = stored_jobs.lock_free(self._source, dialect)
+        unfinished, lock_jobs = stored_jobs.unfinished(roles, dialect), stored_jobs.lock_free(self._source, dialect)
+        lock = unfinished.with_for_update(of=roles.table, skip_locked=True)
         cancel, record = stored_jobs.cancel(roles, dialect, self._now, text), record_of(self._backend)
         deadline, cancelled, left = time.monotonic() + CANCEL_RETRY_SECONDS, set[Key](), list(keys)
         while True:

@@ -82,8 +82,7 @@ class KeyRowLocks(JobLocks):
         self._next_rows = CompiledStatement(statements.next(after=False), "claimjobs_rows_wanted")
         self._next_rows_after = CompiledStatement(statements.next(after=True), "claimjobs_rows_wanted")
         self._count = CompiledStatement(statements.claimed)
-        jobs = statements.jobs() if self._lateral else statements.jobs_of_one()
-        self._jobs = CompiledStatement(jobs, "claimjobs_each")
+        self._jobs = CompiledStatement(statements.jobs(), "claimjobs_each")
         self._serve = CompiledStatement(statements.serve(moves=keys.per_key.fair))
         self._hold_back = statements.hold_back(HELD_BACK_SECONDS)
 

@@ -180,14 +180,14 @@ class RecordInClaimRow(ClaimRecord):
         super().__init__(backend, now)
         self._claim_rows = rows
         self.guard = backend.roles.state.row_says(UNCLAIMED)
-        self.held = claim_rows.held(rows)  # also of jobs whose row is gone
+        self.held = rows.keys(rows.of(ME))  # also of jobs whose row is gone
         self.is_recorded = sa.exists().where(rows.table.c.owner_id == ME)
         self.largest_owner = (sa.select(sa.func.max(rows.table.c.owner_id)),)
         self._insert = CompiledStatement(claim_rows.record(rows, backend.owners))
         self._open_now = claim_rows.open_now(rows)
         self._close = CompiledStatement(claim_rows.close(rows))
         self._locked = claim_rows.locked(rows)
-        self._numbered = claim_rows.numbered(rows)
+        self._numbered = rows.keys(rows.of(ME), rows.table.c.number)
         self._shorten = claim_rows.shorten(rows)
         self._close_all = claim_rows.close_all(rows)
         self._seized, self._count = claim_rows.locked(rows, skip_locked=True), claim_rows.count(rows)

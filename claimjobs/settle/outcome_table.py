@@ -19,10 +19,10 @@ from claimjobs.errors import BadArgument, ColumnMissing, WriteSwallowed
 from claimjobs.job import key_of
 from claimjobs.options import LEAVE, Finish
 from claimjobs.settle.outcomes import MANY, Outcomes
-from claimjobs.statements import enqueue, owners, settle, side_car
+from claimjobs.statements import enqueue, owners, settle, side_car, stored_jobs
 from claimjobs.statements.find import columns_of
 from claimjobs.table.backend import Backend
-from claimjobs.table.columns import DEAD, DONE, ENDED
+from claimjobs.table.columns import DEAD, DONE, ENDED, UNCLAIMED
 
 OnDoneWord = Finish | Literal["leave"]
 
@@ -76,7 +76,8 @@ class OutcomeTable(ABC):
         self.released = [OutcomeWrite(settle.release(target))] if record.names_owner else []
         # A claim that locks keys, and no rows, leaves them to whoever cancels or deletes a job.
         lockable = replace(target, guard=sa.not_(self.roles.state.row_says(DEAD))) if target.is_lock else target
-        self._lock_mine, self._done_now = settle.lock_mine(lockable), settle.done(target)
+        self._lock_mine = settle.lock_mine(lockable)
+        self._done_now = settle.those(target, self.roles.state.row_says(DONE))
         self._still_there = columns_of(backend.source, self.dialect, backend.source.key)
         self._to_run_again = None if self.roles.run_again is None else enqueue.to_run_again(self.roles, self.dialect)
         self.renew = OutcomeWrite(enqueue.renew(self.roles, self.dialect, now))
@@ -219,10 +220,10 @@ class SideCarTable(OutcomeTable):
                 raise BadArgument(f"column {column!r} of table {source.name!r} is part of its key: leave out this one")
         self._pair = pair = side_car.SideCarJoin(source, self.roles, self.dialect, self._now)
         delete = OutcomeWrite(settle.delete(self._target), may_miss=True)
-        remove = OutcomeWrite(side_car.remove(pair), removes=True)
+        remove = OutcomeWrite(stored_jobs.delete(source, self.dialect, ()), removes=True)
         self.done = {"keep": [OutcomeWrite(side_car.finish(pair))], "delete": [delete, remove]}
         self.before_failures = [OutcomeWrite(side_car.note(pair), may_miss=True)]
-        self._ended = settle.ended(self._target)
+        self._ended = settle.those(self._target, ~self.roles.state.row_says(UNCLAIMED))
 
     def settle_done(self, write: OutcomeWrite) -> None:
         """None: a statement writes only one of the two tables."""

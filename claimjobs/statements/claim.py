@@ -25,8 +25,8 @@ from claimjobs.statements.find import (
     group_size,
     in_order,
     keyset_order_of,
-    one_after_another,
     same_key,
+    skip_locked,
 )
 from claimjobs.statements.owners import alive
 from claimjobs.table.claim_rows import ME, ClaimRows
@@ -114,12 +114,8 @@ def lock_first(roles: ColumnRoles, dialect: Dialect, selection: Selection, read:
 
     Rows that it skips because others have locked them are not counted: the number of each job is 0.
     """
-    return first_unlocked(sa.select(*encoded(read, dialect, last=sa.literal(0).label(ROW_NUMBER))), selection, roles)
-
-
-def first_unlocked(rows: sa.Select[Any], selection: Selection, roles: ColumnRoles) -> sa.Select[Any]:
-    """Lock the first `size` rows of a selection that nobody else has locked, for a database that `locks_in_order`."""
-    return one_after_another([skip_locked(part.limit(SIZE), roles) for part in in_order(rows, selection)], SIZE)
+    columns = encoded(read, dialect, last=sa.literal(0).label(ROW_NUMBER))
+    return in_order(sa.select(*columns), selection, SIZE, locks=roles)
 
 
 def lock_those(roles: ColumnRoles, dialect: Dialect, predicates: Sequence[sa.ColumnElement[bool]]) -> sa.Select[Any]:
@@ -130,11 +126,6 @@ def lock_those(roles: ColumnRoles, dialect: Dialect, predicates: Sequence[sa.Col
     return rows.order_by(*roles.key).with_for_update(of=roles.table)
 
 
-def skip_locked(rows: sa.Select[Any], roles: ColumnRoles) -> sa.Select[Any]:
-    """Lock these rows, but skip those that others have locked."""
-    return rows.with_for_update(skip_locked=True, key_share=True, of=roles.table)
-
-
 def mark(roles: ColumnRoles, dialect: Dialect, now: sa.ColumnElement[Any], owners: sa.Table) -> sa.Update:
     """Mark the jobs `keys`, which this transaction has locked, as claimed by `me`; none if `me` was declared dead."""
     update = sa.update(roles.table).where(alive(owners)).values(ownership(roles, now))
@@ -143,10 +134,7 @@ def mark(roles: ColumnRoles, dialect: Dialect, now: sa.ColumnElement[Any], owner
 
 def ownership(roles: ColumnRoles, now: sa.ColumnElement[Any]) -> dict[Any, Any]:
     """The values that a claim writes into a job."""
-    values = roles.state.becomes(CLAIMED, ME)
-    if roles.owner_date is not None:
-        values[roles.owner_date] = now
-    return values
+    return roles.state.becomes(CLAIMED, ME) | ({} if roles.owner_date is None else {roles.owner_date: now})
 
 
 # --- all in one statement: for a database that can return what it writes from within a CTE --------------------
@@ -238,7 +226,7 @@ def _chosen(
     if roles.suspect is not None:
         jobs = jobs.add_columns(group_size(roles).label(SUSPECT))
     is_alive = sa.select(owner_alive.c[SETTLED] >= sa.literal_column("0")).scalar_subquery()
-    locked = _once(first_unlocked(jobs.where(is_alive), selection, roles), "claimjobs_locked")
+    locked = _once(in_order(jobs.where(is_alive), selection, SIZE, locks=roles), "claimjobs_locked")
     if roles.suspect is None:
         return locked
     first = _once(sa.select(locked.c[SUSPECT]).limit(sa.literal_column("1")), "claimjobs_first_suspect").c[SUSPECT]

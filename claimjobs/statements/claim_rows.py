@@ -38,17 +38,17 @@ def record(claim_rows: ClaimRows, owners: sa.Table) -> sa.Insert:
     now_open = claim_rows.keys(claim_rows.overlap(FIRST, LAST)).subquery("claimjobs_open")
     taken = sa.exists().where(claim_rows.dialect.among_some([*now_open.c], "claimjobs_keys"))
     keys = claim_rows.dialect.json_of_keys(claim_rows.key, "claimjobs_json")
-    row = _row(claim_rows, MEANT, keys, (FIRST, LAST)).where(alive(owners), ~taken)
-    return _inserted(claim_rows, row).execution_options(preserve_rowcount=True)
+    which: sa.Select[Any] = sa.select().where(alive(owners), ~taken)
+    return _insert(claim_rows, which, MEANT, keys, ends=(FIRST, LAST)).execution_options(preserve_rowcount=True)
 
 
 def record_found(claim_rows: ClaimRows, found: sa.FromClause) -> sa.Insert:
     """Insert a claim row of `me` with all jobs in `found`, which has the columns of the table, if there is one."""
     columns = [found.c[column.key] for column in claim_rows.key]
     ends = (sa.func.min(columns[0]), sa.func.max(columns[0]))
-    row = _row(claim_rows, sa.func.count(), claim_rows.dialect.json_of_rows(columns), ends).select_from(found)
-    some = row.having(sa.func.count() > sa.literal_column("0"))
-    return _inserted(claim_rows, some).returning(claim_rows.table.c.number)
+    some: sa.Select[Any] = sa.select().select_from(found).having(sa.func.count() > sa.literal_column("0"))
+    keys = claim_rows.dialect.json_of_rows(columns)
+    return _insert(claim_rows, some, sa.func.count(), keys, ends=ends).returning(claim_rows.table.c.number)
 
 
 def settle_and_check(settle: sa.Delete | sa.Update, claim_rows: ClaimRows) -> sa.Select[int, int]:
@@ -77,20 +77,18 @@ def _count(rows: sa.CTE) -> sa.ScalarSelect[int]:
     return sa.select(sa.func.count()).select_from(rows).scalar_subquery()
 
 
-def _row(
+def _insert(
     claim_rows: ClaimRows,
+    which: sa.Select[Any],
     jobs: sa.ColumnElement[int],
     keys: sa.ColumnElement[Any],
+    *,
     ends: Sequence[sa.ColumnElement[Any]],
-) -> sa.Select[Any]:
-    name, ends = sa.literal(claim_rows.recorded_as, sa.String), ends if claim_rows.have_ranges else ()
-    return sa.select(ME, NUMBER, name, jobs, keys, *ends, database_now())
-
-
-def _inserted(claim_rows: ClaimRows, row: sa.Select[Any]) -> sa.Insert:
-    ends = ("first_key", "last_key") if claim_rows.have_ranges else ()
-    columns = ("owner_id", "number", "claims", "jobs", "keys", *ends, "since")
-    return sa.insert(claim_rows.table).from_select(columns, row, include_defaults=False)
+) -> sa.Insert:
+    values = {"owner_id": ME, "number": NUMBER, "claims": sa.literal(claim_rows.recorded_as, sa.String), "jobs": jobs}
+    ranges = dict(zip(("first_key", "last_key"), ends, strict=True)) if claim_rows.have_ranges else {}
+    row: dict[str, Any] = {**values, "keys": keys, **ranges, "since": database_now()}
+    return sa.insert(claim_rows.table).from_select([*row], which.add_columns(*row.values()), include_defaults=False)
 
 
 def open_now(claim_rows: ClaimRows) -> sa.Select[Any]:
@@ -115,20 +113,10 @@ def count(claim_rows: ClaimRows) -> sa.Select[Any]:
     return sa.select(sa.func.count()).select_from(claim_rows.table).where(claim_rows.of(ME))
 
 
-def held(claim_rows: ClaimRows) -> sa.Select[Any]:
-    """The keys in the claim rows of `me`."""
-    return claim_rows.keys(claim_rows.of(ME))
-
-
 def unknown(claim_rows: ClaimRows, owners: sa.FromClause) -> sa.Select[Any]:
     """The ids of owners that have claim rows and no row: as `owners.unknown`."""
     owner_id = claim_rows.table.c.owner_id
     return sa.select(owner_id).where(claim_rows.ours, ~sa.exists().where(owners.c.id == owner_id)).distinct()
-
-
-def numbered(claim_rows: ClaimRows) -> sa.Select[Any]:
-    """The keys in the claim rows of `me`, each after the number of its claim row."""
-    return claim_rows.keys(claim_rows.of(ME), claim_rows.table.c.number)
 
 
 def shorten(claim_rows: ClaimRows) -> sa.Update:

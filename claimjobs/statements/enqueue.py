@@ -9,17 +9,10 @@ import sqlalchemy as sa
 
 from claimjobs.dialects import Dialect
 from claimjobs.job import values_of
+from claimjobs.statements.find import columns_of
 from claimjobs.table.columns import UNCLAIMED
 from claimjobs.table.job_state import Column
 from claimjobs.table.roles import ColumnRoles
-
-
-def insert_rows(table: sa.Table) -> sa.Insert:
-    """Insert jobs. Run it with a list of mappings with equal keys; other columns have their defaults.
-
-    It is inline: the new key of a single row is not read back.
-    """
-    return sa.insert(table).inline()
 
 
 def there(roles: ColumnRoles, dialect: Dialect, columns: Sequence[Column]) -> sa.Select[Any]:
@@ -37,36 +30,38 @@ def states(roles: ColumnRoles, dialect: Dialect, state: sa.ColumnElement[Any]) -
     """The states of the jobs `keys`, which are locked, each before its key. It locks them again, so that it does not
     read an older snapshot.
     """
-    rows = dialect.restrict_to_keys(sa.select(state.label("claimjobs_state"), *roles.key), roles.key, roles.key_index)
+    rows = columns_of(roles, dialect, [state.label("claimjobs_state"), *roles.key])
     return rows.with_for_update(of=roles.table)
 
 
 def set_run_again(roles: ColumnRoles, dialect: Dialect) -> sa.Update:
     """Mark the claimed jobs `keys`, so that they run once more after their settle."""
     column = roles.need("run_again", "running a job once more")
-    return dialect.restrict_to_keys(
-        sa.update(roles.table).values({column: _flag(column, True)}), roles.key, roles.key_index
-    )
+    update = sa.update(roles.table).values({column: _flag(column, True)})
+    return dialect.restrict_to_keys(update, roles.key, roles.key_index)
 
 
 def to_run_again(roles: ColumnRoles, dialect: Dialect) -> sa.Select[Any]:
     """Those of the jobs `keys` that are marked to run once more."""
     column = roles.need("run_again", "settling a job")
-    return dialect.restrict_to_keys(
-        sa.select(*roles.key).where(column == _flag(column, True)), roles.key, roles.key_index
-    )
+    marked = sa.select(*roles.key).where(column == _flag(column, True))
+    return dialect.restrict_to_keys(marked, roles.key, roles.key_index)
 
 
-def clear_run_again(roles: ColumnRoles) -> dict[Any, Any]:
-    """The value of a job that runs anyway."""
-    return {} if roles.run_again is None else {roles.run_again: _flag(roles.run_again, False)}
+def disowned(roles: ColumnRoles, state: str, since: sa.ColumnElement[Any] | None = None) -> dict[Any, Any]:
+    """The values of a job in this state that nobody holds."""
+    values = roles.state.becomes(state) | (_clear_run_again(roles) if state == UNCLAIMED else {})
+    if roles.owner_id is not None:
+        values[roles.owner_id] = None
+    # Without a new time a NOT NULL one keeps that of the last change.
+    if roles.owner_date is not None and (since is not None or roles.owner_date.nullable):
+        values[roles.owner_date] = since
+    return values
 
 
 def renew(roles: ColumnRoles, dialect: Dialect, now: sa.ColumnElement[Any]) -> sa.Update:
     """Make the jobs `keys` unclaimed and due, as if they had never run."""
-    date = roles.owner_date if roles.owner_date is not None and roles.owner_date.nullable else None
-    nobody = {column: None for column in (roles.owner_id, date) if column is not None}
-    update = sa.update(roles.table).values({**_new(roles, now), **nobody, **roles.state.becomes(UNCLAIMED)})
+    update = sa.update(roles.table).values({**_new(roles, now), **disowned(roles, UNCLAIMED)})
     return dialect.restrict_to_keys(update, roles.key, roles.key_index)
 
 
@@ -81,9 +76,7 @@ def overwrite(
         values[column] = sa.bindparam(f"claimjobs_new_{number}", type_=column.type)
     if not values:
         return None
-    is_key = [
-        column == sa.bindparam(f"claimjobs_key_{number}", type_=column.type) for number, column in enumerate(roles.key)
-    ]
+    is_key = (column == sa.bindparam(f"claimjobs_key_{i}", type_=column.type) for i, column in enumerate(roles.key))
     return sa.update(roles.table).where(*is_key).values(values)
 
 
@@ -96,7 +89,11 @@ def overwriting(key: Any, values: Iterable[Any]) -> dict[str, Any]:
 def _new(roles: ColumnRoles, now: sa.ColumnElement[Any]) -> dict[Any, Any]:
     """The values of a job that has not run yet."""
     fresh = {roles.attempts: 0, roles.suspect: 0, roles.run_at: now, roles.last_error: None}
-    return {column: value for column, value in fresh.items() if column is not None} | clear_run_again(roles)
+    return {column: value for column, value in fresh.items() if column is not None} | _clear_run_again(roles)
+
+
+def _clear_run_again(roles: ColumnRoles) -> dict[Any, Any]:
+    return {} if roles.run_again is None else {roles.run_again: _flag(roles.run_again, False)}
 
 
 def _flag(column: Column, is_set: bool) -> bool | int:

@@ -142,8 +142,7 @@ def _never_null(predicate: Any) -> Iterator[sa.ColumnElement[Any]]:
 
 def find(roles: ColumnRoles, selection: Selection) -> sa.Select[Any]:
     """The first `limit` jobs that are due, in order: their keys, then the sizes of their groups of suspects."""
-    rows = sa.select(*roles.key, group_size(roles).label(SUSPECT))
-    return one_after_another([part.limit(LIMIT) for part in in_order(rows, selection)], LIMIT)
+    return in_order(sa.select(*roles.key, group_size(roles).label(SUSPECT)), selection, LIMIT)
 
 
 def group_size(roles: ColumnRoles) -> sa.ColumnElement[int]:
@@ -151,20 +150,26 @@ def group_size(roles: ColumnRoles) -> sa.ColumnElement[int]:
     return sa.literal(0, sa.Integer) if roles.suspect is None else counted(roles.suspect)
 
 
-def in_order(rows: sa.Select[Any], selection: Selection) -> list[sa.Select[Any]]:
-    """The rows of a selection, in order: a statement for each of its ranges, for `one_after_another`."""
-    found = rows.where(selection.candidate).order_by(*selection.order)
-    return [found.where(part) for part in selection.after] or [found]
+def in_order(
+    rows: sa.Select[Any], selection: Selection, limit: sa.ColumnElement[int], *, locks: ColumnRoles | None = None
+) -> sa.Select[Any]:
+    """The first rows of a selection, in order, up to a limit. `locks`: those of this table that nobody else has locked,
+    and lock them.
 
-
-def one_after_another(parts: Sequence[sa.Select[Any]], limit: sa.ColumnElement[int]) -> sa.Select[Any]:
-    """The rows of the first part, then those of the next, up to a limit, which each part has as well.
-
-    A database reads a part, and locks its rows, only if the parts before it had too few rows.
+    Of several ranges a database reads one, and locks its rows, only if the ranges before it had too few rows.
     """
+    found = rows.where(selection.candidate).order_by(*selection.order).limit(limit)
+    if locks is not None:
+        found = skip_locked(found, locks)
+    parts = [found.where(part) for part in selection.after] or [found]
     if len(parts) == 1:
         return parts[0]
     return sa.select(sa.union_all(*(sa.select(part.subquery()) for part in parts)).subquery()).limit(limit)
+
+
+def skip_locked(rows: sa.Select[Any], roles: ColumnRoles) -> sa.Select[Any]:
+    """Lock these rows, but skip those that others have locked."""
+    return rows.with_for_update(skip_locked=True, key_share=True, of=roles.table)
 
 
 def ends(roles: ColumnRoles, selection: Selection) -> sa.Select[Any]:

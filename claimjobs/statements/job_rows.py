@@ -12,7 +12,7 @@ from claimjobs.statements.claim_rows import by_owner, how_many_jobs
 from claimjobs.statements.find import group_size
 from claimjobs.statements.side_car import SideCarJoin, note, of_jobs, unclaimed, waiting
 from claimjobs.statements.stored_jobs import Predicates
-from claimjobs.table.backend import Backend, KeyRows
+from claimjobs.table.backend import Backend
 from claimjobs.table.columns import CLAIMED, DEAD, DONE, ENDED, STATES, UNCLAIMED
 
 
@@ -24,7 +24,7 @@ class JobRows:
 
     def __init__(self, backend: Backend, now: sa.ColumnElement[Any]) -> None:
         self._roles, self._dialect, self._now = backend.roles, backend.dialect, now
-        self._source, self._claim_rows = backend.source, backend.source.claim_rows
+        self._claim_rows = backend.source.claim_rows
 
     def meeting(self, where: Predicates) -> Predicates:
         """The predicates of a row with a state, if the job's row in the user's table meets all these."""
@@ -47,8 +47,7 @@ class JobRows:
     @property
     def failed(self) -> sa.ColumnElement[bool]:
         """The predicate of a row of the user's table whose job is unclaimed and has failed before."""
-        counts = [column > 0 for column in self._roles.failure_counts]
-        return self.in_state(UNCLAIMED, sa.or_(sa.false(), *counts))
+        return self.in_state(UNCLAIMED, self._roles.has_failed)
 
     def unclaimed_with_state(self, where: Predicates) -> Predicates:
         """The predicates of a row with a state whose job is unclaimed, and meets all these."""
@@ -84,24 +83,6 @@ class JobRows:
         if state not in self._roles.state.can:
             return sa.select(sa.literal(0))
         return stored_jobs.up_to(self._roles, state, self.order(order), *self.meeting(()))
-
-    def claimed_by_key(self, key_rows: KeyRows) -> sa.Select[Any]:
-        """Those of the keys `per_keys` of which jobs are claimed, and how many. The key is as its key row has it: jobs
-        may have it in another spelling that the database takes for the same.
-        """
-        source, claimed = self._source.table, self.in_state(CLAIMED)
-        if self._claim_rows is not None:  # the search begins at the claim rows, which have few jobs
-            both = key_rows.table.join(source, key_rows.same)
-            rows = sa.select(*key_rows.key, sa.func.count()).select_from(both).where(claimed).group_by(*key_rows.key)
-            return rows.where(self._dialect.among_some(key_rows.key, "claimjobs_per_keys"))
-        # In one step over the jobs: where the planner believes that few jobs are claimed, it reads all of them in each.
-        jobs = key_rows.of_jobs
-        mine = self._dialect.among_some(jobs, "claimjobs_per_keys")
-        counted = sa.select(*jobs, sa.func.count().label("claimjobs_jobs")).where(claimed, mine).group_by(*jobs)
-        some = counted.subquery("claimjobs_claimed")
-        same = sa.and_(*(some.c[column.name] == column for column in key_rows.key))
-        number = sa.cast(sa.func.sum(some.c.claimjobs_jobs), sa.BigInteger)
-        return sa.select(*key_rows.key, number).join_from(some, key_rows.table, same).group_by(*key_rows.key)
 
     @property
     def by_owner(self) -> sa.Select[Any]:
@@ -155,9 +136,7 @@ class JobRowsBesideSideCar(JobRows):
 
     @property
     def failed(self) -> sa.ColumnElement[bool]:
-        counts = sa.or_(*(column > 0 for column in self._roles.failure_counts))
-        said = sa.exists().where(self._pair.same_key, self._roles.state.row_says(UNCLAIMED), counts)
-        return sa.and_(said.correlate(self._pair.source.table), self._pair.source.in_no_claim_row)
+        return sa.and_(self._says(UNCLAIMED, self._roles.has_failed), self._pair.source.in_no_claim_row)
 
     def unclaimed_with_state(self, where: Predicates) -> Predicates:
         """Only jobs that failed, or are suspects, have such a row."""

@@ -5,7 +5,7 @@ The parameter `per_keys` is a list of keys of `per_key`, in the form that `diale
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass
 from functools import cached_property
 from typing import Any, Final, NamedTuple
@@ -20,7 +20,7 @@ from claimjobs.job import values_of
 from claimjobs.statements.find import SUSPECT, Selection
 from claimjobs.statements.job_rows import JobRows
 from claimjobs.table.backend import KeyRows
-from claimjobs.table.columns import UNCLAIMED
+from claimjobs.table.columns import CLAIMED, UNCLAIMED
 from claimjobs.table.roles import ColumnRoles
 
 COUNT: Final = sa.bindparam("claimjobs_rows_wanted", type_=sa.Integer)
@@ -69,6 +69,9 @@ class KeyStatements:
 
     def __post_init__(self) -> None:
         self.key, self._table = self.key_rows.key, self.key_rows.table
+        self._one = [sa.bindparam(PART.format(i), type_=column.type) for i, column in enumerate(self.key)]
+        """The parameters for one key: see `parts_of`."""
+        self._due = sa.literal(1) if self.held is None else sa.case((self.selection.due, 1), else_=0)
 
     # --- key rows ----------------------------------------------------------------------------------------
 
@@ -81,15 +84,15 @@ class KeyStatements:
         table = self._table
         columns = [*self.key, table.c.next_at, table.c.rate_at, sa.type_coerce(self.now, Instant).label(NOW)]
         if self.weights:  # the database compares the keys: it knows which spellings are the same
-            given = [
-                (self._is_key(map(_written, values_of(key), self.key)), sa.literal(weight, sa.Double))
-                for key, weight in self.weights.items()
-            ]
+            given = []
+            for key, weight in self.weights.items():
+                same = (column == _written(part, column) for part, column in zip(values_of(key), self.key, strict=True))
+                given.append((sa.and_(*same), sa.literal(weight, sa.Double)))
             columns.append(sa.case(*given, else_=sa.literal(1.0, sa.Double)).label(WEIGHT))
         order = (table.c.next_at, *self.key)
         rows = sa.select(*columns).where(table.c.next_at <= self.now).order_by(*order).limit(COUNT)
         if after:
-            rows = rows.where(self.dialect.after_values(order, [sa.bindparam(AT, type_=Instant()), *self._one()]))
+            rows = rows.where(self.dialect.after_values(order, [sa.bindparam(AT, type_=Instant()), *self._one]))
         return rows.with_for_update(skip_locked=True)
 
     def first_due(self, limit: int, among: int) -> sa.Select[Any]:
@@ -139,20 +142,18 @@ class KeyStatements:
     def serve(self, *, moves: bool) -> sa.Update:
         """Note that jobs of the `keys` were claimed. `moves`: put these keys behind all others."""
         values: dict[str, Any] = {"held_back": False, **({"next_at": self.now} if moves else {})}
-        return self._these(sa.update(self._table).values(values))
+        return self.dialect.restrict_to_keys(sa.update(self._table).values(values), self.key, None)
 
     def hold_back(self, seconds: float) -> sa.Update:
         """Hold the `keys` back because of their limit, for so many seconds at most."""
         at = self.dialect.later(self.now, sa.literal(seconds))
-        return self._these(sa.update(self._table).values(next_at=at, held_back=True))
+        update = sa.update(self._table).values(next_at=at, held_back=True)
+        return self.dialect.restrict_to_keys(update, self.key, None)
 
     @cached_property
     def make_next(self) -> sa.Update:
         """Make those of the `keys` next now that a limit has held back."""
-        return self._these(make_next(self.key_rows, self.now))
-
-    def _these(self, update: sa.Update) -> sa.Update:
-        return self.dialect.restrict_to_keys(update, self.key, None)
+        return self.dialect.restrict_to_keys(make_next(self.key_rows, self.now), self.key, None)
 
     @cached_property
     def next_at_rate(self) -> sa.Update:
@@ -168,10 +169,7 @@ class KeyStatements:
     @property
     def _one_waits(self) -> sa.Update:
         update = sa.update(self._table).values(next_at=sa.bindparam(AT, type_=Instant()))
-        return update.where(self._is_key(self._one()))
-
-    def _is_key(self, values: Iterable[Any]) -> sa.ColumnElement[bool]:
-        return sa.and_(*(column == value for column, value in zip(self.key, values, strict=True)))
+        return update.where(*(column == value for column, value in zip(self.key, self._one, strict=True)))
 
     @cached_property
     def end(self) -> sa.Delete:
@@ -182,24 +180,37 @@ class KeyStatements:
 
     @cached_property
     def claimed(self) -> sa.Select[Any]:
-        """How many jobs of `per_keys` are claimed: key, then count. It begins when the key rows are locked: whoever
-        claimed a job of these keys had locked them, and has committed.
+        """Those of `per_keys` of which jobs are claimed, and how many. It begins when the key rows are locked: whoever
+        claimed a job of these keys had locked them, and has committed. The key is as its key row has it: jobs may have
+        it in another spelling that the database takes for the same.
         """
-        return self.job_rows.claimed_by_key(self.key_rows)
+        key, key_rows, claimed = self.key, self.key_rows, self.job_rows.in_state(CLAIMED)
+        if self.source.claim_rows is not None:  # the search begins at the claim rows, which have few jobs
+            both = key_rows.table.join(self.source.table, key_rows.same)
+            rows = sa.select(*key, sa.func.count()).select_from(both).where(claimed).group_by(*key)
+            return rows.where(self.dialect.among_some(key, "claimjobs_per_keys"))
+        # In one step over the jobs: where the planner believes that few jobs are claimed, it reads all of them in each.
+        jobs = key_rows.of_jobs
+        mine = self.dialect.among_some(jobs, "claimjobs_per_keys")
+        counted = sa.select(*jobs, sa.func.count().label("claimjobs_jobs")).where(claimed, mine).group_by(*jobs)
+        some = counted.subquery("claimjobs_claimed")
+        same = sa.and_(*(some.c[column.name] == column for column in key))
+        number = sa.cast(sa.func.sum(some.c.claimjobs_jobs), sa.BigInteger)
+        return sa.select(*key, number).join_from(some, key_rows.table, same).group_by(*key)
 
     def jobs(self) -> sa.Select[Any]:
-        """The first `each` jobs of each of `per_keys`: that key, the job's key, when it is due, whether it is
-        due now, and the size of its group of suspects. It needs a database that `has_lateral`.
+        """The first `each` jobs of each of `per_keys`: that key, the job's key, when it is due, whether it is due now,
+        and the size of its group of suspects. On a database that has no LATERAL (`has_lateral`) only the jobs of the
+        one key of the parameters `claimjobs_part_0` ..., without that key.
         """
-        found = self._first(self._jobs_of(self.key)).limit(EACH).correlate(self._table).lateral(FIRST)
+        if not self.dialect.has_lateral:
+            return self._first(self._one).limit(EACH)
+        found = self._first(self.key).limit(EACH).correlate(self._table).lateral(FIRST)
         rows = sa.select(*self.key, *found.c).select_from(self._table.join(found, sa.true()))
         return rows.where(self.dialect.among_some(self.key, "claimjobs_per_keys"))
 
-    def jobs_of_one(self) -> sa.Select[Any]:
-        """As `jobs`, without that key, for the one of the parameters `claimjobs_part_0` ..."""
-        return self._first(self._jobs_of(self._one())).limit(EACH)
-
-    def _first(self, which: sa.ColumnElement[bool]) -> sa.Select[Any]:
+    def _first(self, of_key: Sequence[sa.ColumnElement[Any]]) -> sa.Select[Any]:
+        """The first jobs of a key."""
         source, selection = self.source, self.selection
         may_be = selection.candidate if self.held is None else sa.or_(selection.candidate, self.held)
         due_at = sa.type_coerce(self.job_rows.due_at(self.now), Instant).label(AT)
@@ -208,11 +219,7 @@ class KeyStatements:
         # Not the planner of every database knows that an index over these columns has the jobs of one key in order.
         same = [column for column in (source.status,) if column is not None]
         order = (*same, *self.key_rows.of_jobs, *selection.order)
-        return rows.select_from(source.table).where(which, may_be).order_by(*order)
-
-    @property
-    def _due(self) -> sa.ColumnElement[int]:
-        return sa.literal(1) if self.held is None else sa.case((self.selection.due, 1), else_=0)
+        return rows.select_from(source.table).where(self._jobs_of(of_key), may_be).order_by(*order)
 
     @cached_property
     def waiting(self) -> sa.Select[Any]:
@@ -241,14 +248,19 @@ class KeyStatements:
     @cached_property
     def page_after(self) -> KeyPage:
         """The same, after the key of the parameters `claimjobs_part_0` ... So each page passes a key with many jobs."""
-        return self._page(self.dialect.after_values(self.key_rows.of_jobs, self._one()))
+        return self._page(self.dialect.after_values(self.key_rows.of_jobs, self._one))
 
     def _page(self, *which: sa.ColumnElement[bool], skipped: sa.ColumnElement[int] | None = None) -> KeyPage:
         jobs = self.key_rows.of_jobs
         rows = sa.select(*jobs).select_from(self.source.table).where(self.job_rows.in_state(UNCLAIMED), *which)
         page = rows.offset(skipped).order_by(*jobs).limit(COUNT).subquery("claimjobs_page")
-        keys = self._missing(sa.select(page).distinct().subquery("claimjobs_found"))
-        return KeyPage(keys, self._insert(keys))
+        found = self._missing(sa.select(page).distinct().subquery("claimjobs_found"))
+        table, missing = self._table, found.subquery("claimjobs_missing")
+        keys = [missing.c[column.name] for column in self.key]
+        wanted = sa.select(*keys).where(missing.c[WANTED] == 1).order_by(*keys)
+        waits = sa.and_(table.c.next_at > self.now, ~table.c.held_back)
+        insert = self.dialect.upsert(table, self.key, wanted, values={table.c.next_at: self.now}, guard=waits)
+        return KeyPage(found, insert)
 
     def _missing(self, keys: sa.FromClause) -> sa.Select[Any]:
         table, names = self._table, [column.name for column in self.key_rows.of_jobs]
@@ -261,22 +273,12 @@ class KeyStatements:
 
     def _first_is_due(self, key: Sequence[sa.ColumnElement[Any]], rows: sa.FromClause) -> sa.ColumnElement[bool]:
         """The predicate that the first job of the key in these rows is due."""
-        first = self._first(self._jobs_of(key)).with_only_columns(self._due, maintain_column_froms=True)
+        first = self._first(key).with_only_columns(self._due, maintain_column_froms=True)
         return first.limit(1).correlate(rows).scalar_subquery() == 1
-
-    def _insert(self, found: sa.Select[Any]) -> sa.Executable:
-        table, page = self._table, found.subquery("claimjobs_missing")
-        waits = sa.and_(table.c.next_at > self.now, ~table.c.held_back)
-        keys = [page.c[column.name] for column in self.key]
-        rows = sa.select(*keys).where(page.c[WANTED] == 1).order_by(*keys)
-        return self.dialect.upsert(table, self.key, rows, values={table.c.next_at: self.now}, guard=waits)
 
     def _jobs_of(self, key: Sequence[sa.ColumnElement[Any]]) -> sa.ColumnElement[bool]:
         """The predicate of a job of this key, which the index for `per_key` finds."""
         return self.dialect.with_values(self.key_rows.of_jobs, key)
-
-    def _one(self) -> Sequence[sa.BindParameter[Any]]:
-        return [sa.bindparam(PART.format(number), type_=column.type) for number, column in enumerate(self.key)]
 
 
 def parts_of(key: Any) -> dict[str, Any]:

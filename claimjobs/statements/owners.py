@@ -10,7 +10,7 @@ import sqlalchemy as sa
 
 from claimjobs.dialects import Dialect
 from claimjobs.dialects.types import Instant, database_now
-from claimjobs.statements.find import LIMIT, Selection, counted
+from claimjobs.statements.find import LIMIT, Selection, counted, skip_locked
 from claimjobs.table.claim_rows import ME
 from claimjobs.table.columns import CLAIMED
 from claimjobs.table.definitions import FIRST_OWNER
@@ -18,16 +18,6 @@ from claimjobs.table.roles import ColumnRoles
 
 RECORDED_AS: Final = sa.bindparam("claimjobs_claims", type_=sa.String)
 """The name of the table of jobs in the rows of its owners: `ColumnRoles.recorded_as`."""
-
-
-def register(owners: sa.Table) -> sa.Insert:
-    """Insert an owner (`host`, `pid`, `claims`, `lease`). The database gives it the next id, if it has none."""
-    return sa.insert(owners)
-
-
-def largest_id(owners: sa.Table) -> sa.Select[Any]:
-    """The largest id of an owner; NULL: there is none."""
-    return sa.select(sa.func.max(owners.c.id))
 
 
 def note_unclaimable(owners: sa.Table, rows: int) -> sa.Update:
@@ -45,11 +35,8 @@ def beat(owners: sa.Table) -> sa.Update:
 
     After a failover that lost a registration the database may give its id to another owner.
     """
-    return (
-        sa.update(owners)
-        .where(me(owners), of_process(owners), owners.c.died.is_(None))
-        .values(beat=database_now(), asleep=None)
-    )
+    mine = sa.and_(me(owners), of_process(owners), owners.c.died.is_(None))
+    return sa.update(owners).where(mine).values(beat=database_now(), asleep=None)
 
 
 def locked(owners: sa.Table) -> sa.Update:
@@ -121,8 +108,7 @@ def held(roles: ColumnRoles) -> sa.Select[Any]:
 def to_reclaim(roles: ColumnRoles) -> sa.Select[Any]:
     """Lock the jobs that `me` holds and nobody else has locked: their keys, then attempts. They are reclaimed next."""
     attempts = sa.literal(0) if roles.attempts is None else counted(roles.attempts)
-    jobs = sa.select(*roles.key, attempts).where(roles.mine).order_by(*roles.key)
-    return jobs.with_for_update(skip_locked=True, key_share=True, of=roles.table)
+    return skip_locked(sa.select(*roles.key, attempts).where(roles.mine).order_by(*roles.key), roles)
 
 
 def claimed_by_nobody(roles: ColumnRoles) -> sa.ColumnElement[bool]:
@@ -136,8 +122,7 @@ def claimed_by_nobody(roles: ColumnRoles) -> sa.ColumnElement[bool]:
 
 def ownerless(roles: ColumnRoles) -> sa.Select[Any]:
     """Lock `limit` rows that are claimed without an owner and that nobody else has locked: their keys."""
-    rows = sa.select(*roles.key).where(claimed_by_nobody(roles)).order_by(*roles.key)
-    return rows.limit(LIMIT).with_for_update(skip_locked=True, key_share=True, of=roles.table)
+    return skip_locked(sa.select(*roles.key).where(claimed_by_nobody(roles)).order_by(*roles.key).limit(LIMIT), roles)
 
 
 def unknown(roles: ColumnRoles, owners: sa.FromClause) -> sa.Select[Any]:
@@ -190,11 +175,6 @@ def pause(queues: sa.Table, recorded_as: str, reason: str | None) -> sa.Update:
     return sa.update(queues).where(queues.c.claims == recorded_as).values(paused=since, reason=reason)
 
 
-def pause_first(queues: sa.Table, recorded_as: str, reason: str | None) -> sa.Insert:
-    """Pause a queue that has no row."""
-    return sa.insert(queues).values(claims=recorded_as, paused=database_now(), reason=reason)
-
-
 def resume(queues: sa.Table, recorded_as: str) -> sa.Delete:
     """Resume a queue."""
     return sa.delete(queues).where(queues.c.claims == recorded_as)
@@ -206,11 +186,8 @@ def resume(queues: sa.Table, recorded_as: str) -> sa.Delete:
 def mark_asleep(owners: sa.Table) -> sa.Update:
     """Write a heartbeat of `me`, which sleeps until its next one. It writes no row if `me` was declared dead."""
     now = database_now()
-    return (
-        sa.update(owners)
-        .where(me(owners), owners.c.died.is_(None))
-        .values(beat=now, asleep=sa.func.coalesce(owners.c.asleep, now))
-    )
+    asleep = sa.func.coalesce(owners.c.asleep, now)
+    return sa.update(owners).where(me(owners), owners.c.died.is_(None)).values(beat=now, asleep=asleep)
 
 
 def check(
@@ -223,15 +200,17 @@ def check(
     the check is also whether there is something to reclaim: owners that seem dead, and jobs of unknown owners. Session
     locks are checked only for owners that are awake: an owner that sleeps holds no job.
     """
+    is_other = owners.c.id != ME
     columns = [
         (sa.literal(0) if has_work is None else sa.case((has_work.is_not(None), 1), else_=0)).label("work"),
-        _others(owners, owners.c.asleep.is_(None)).label("awake"),
+        sa.func.count(sa.case((sa.and_(is_other, owners.c.asleep.is_(None)), 1))).label("awake"),
     ]
     if unknown is not None:
         holder = dialect.sessions.lock_holder(owners, owners.c.id)
         lock_lost = sa.and_(owners.c.asleep.is_(None), owners.c.server_since.is_not(None), holder.is_(None))
         dead = sa.or_(owners.c.died.is_not(None), silent(owners, dialect, database_now()), lock_lost)
-        columns.append((_others(owners, dead) + sa.case((sa.exists(unknown), 1), else_=0)).label("unwell"))
+        others = sa.func.count(sa.case((sa.and_(is_other, dead), 1)))
+        columns.append((others + sa.case((sa.exists(unknown), 1), else_=0)).label("unwell"))
     return sa.select(*columns).select_from(owners).where(owners.c.claims == RECORDED_AS)
 
 
@@ -254,23 +233,6 @@ def wake(owners: sa.Table, dialect: Dialect, inserted: str | None = None) -> sa.
     if inserted is not None and dialect.no_wake_trigger is None:
         asleep = asleep.where(sa.not_(dialect.table_rules.has_trigger(inserted)))
     # A subquery of its own: the planner must not call the function for rows that the LIMIT leaves out.
-    chosen = (
-        asleep.order_by(sa.func.random()).limit(sa.bindparam("claimjobs_number", type_=sa.Integer)).subquery("chosen")
-    )
+    number = sa.bindparam("claimjobs_number", type_=sa.Integer)
+    chosen = asleep.order_by(sa.func.random()).limit(number).subquery("chosen")
     return sa.select(dialect.sessions.wake(owners, chosen.c.id))
-
-
-def _others(owners: sa.Table, predicate: sa.ColumnElement[bool]) -> sa.ColumnElement[int]:
-    other = owners.c.id != ME
-    return sa.func.count(sa.case((sa.and_(other, predicate), 1)))
-
-
-def living(owners: sa.Table) -> sa.Select[Any]:
-    """The id of an owner that was not declared dead; NULL: there is none."""
-    return sa.select(sa.func.min(owners.c.id)).where(owners.c.died.is_(None))
-
-
-def register_none(owners: sa.Table) -> sa.Insert:
-    """Insert no owner, with each column, which needs the rights to do so. For `explain`."""
-    columns = owners.columns
-    return sa.insert(owners).from_select(columns.keys(), sa.select(*columns).where(sa.false()))

@@ -10,7 +10,7 @@ import sqlalchemy as sa
 
 from claimjobs.dialects import Dialect, Key
 from claimjobs.statements.claim_rows import close
-from claimjobs.statements.enqueue import clear_run_again
+from claimjobs.statements.enqueue import disowned
 from claimjobs.statements.find import counted
 from claimjobs.table.claim_rows import ClaimRows
 from claimjobs.table.columns import DEAD, DONE, UNCLAIMED
@@ -96,7 +96,7 @@ def and_close(write: Write, claim_rows: ClaimRows) -> Write:
 
 def release(target: SettleGuard) -> sa.Update:
     """Release the jobs as they were."""
-    return _guarded(sa.update(target.roles.table).values(_disowned(target.roles, UNCLAIMED)), target)
+    return _guarded(sa.update(target.roles.table).values(disowned(target.roles, UNCLAIMED)), target)
 
 
 def retry(target: SettleGuard, now: sa.ColumnElement[Any], failures: Failures) -> sa.Update:
@@ -104,7 +104,7 @@ def retry(target: SettleGuard, now: sa.ColumnElement[Any], failures: Failures) -
     roles = target.roles
     run_at = roles.need("run_at", "retrying a failed job")
     wait = target.dialect.later(now, _by_key(roles, {key: each.wait for key, each in failures.items()}, sa.Float()))
-    values = {**_disowned(roles, UNCLAIMED), run_at: wait, **_failure(roles, failures)}
+    values = {**disowned(roles, UNCLAIMED), run_at: wait, **_failure(roles, failures)}
     groups = {key: each.group for key, each in failures.items()}
     if roles.suspect is not None and any(groups.values()):
         values[roles.suspect] = _by_key(roles, groups, sa.Integer())
@@ -118,7 +118,7 @@ def suspect(target: SettleGuard, now: sa.ColumnElement[Any], failures: Failures)
     """
     roles, group = target.roles, next(iter(failures.values())).group
     mark = roles.need("suspect", "finding the job that spoils its batch")
-    values = {**_disowned(roles, UNCLAIMED), mark: sa.bindparam("claimjobs_group_size", group, type_=sa.Integer)}
+    values = {**disowned(roles, UNCLAIMED), mark: sa.bindparam("claimjobs_group_size", group, type_=sa.Integer)}
     if roles.run_at is not None:
         waits = {key: each.wait for key, each in failures.items()}
         values[roles.run_at] = target.dialect.later(now, _by_key(roles, waits, sa.Float()))
@@ -129,7 +129,7 @@ def mark_dead(target: SettleGuard, now: sa.ColumnElement[Any], failures: Failure
     """Failed for the last time: the jobs are dead from now on, and kept until a person decides."""
     roles = target.roles
     roles.need_state(DEAD, "keeping a job that failed for the last time")
-    return _guarded(sa.update(roles.table).values({**_disowned(roles, DEAD, now), **_failure(roles, failures)}), target)
+    return _guarded(sa.update(roles.table).values({**disowned(roles, DEAD, now), **_failure(roles, failures)}), target)
 
 
 def still_mine(target: SettleGuard) -> sa.Select[Any]:
@@ -144,17 +144,8 @@ def lock_mine(target: SettleGuard) -> sa.Select[Any]:
     return still_mine(target).with_for_update(of=target.roles.table)
 
 
-def ended(target: SettleGuard) -> sa.Select[Any]:
-    """Those of the jobs `keys` whose row says that they are done, dead, or claimed by another program."""
-    return _those(target, ~target.roles.state.row_says(UNCLAIMED))
-
-
-def done(target: SettleGuard) -> sa.Select[Any]:
-    """Those of the jobs `keys` whose row says that they are done."""
-    return _those(target, target.roles.state.row_says(DONE))
-
-
-def _those(target: SettleGuard, predicate: sa.ColumnElement[bool]) -> sa.Select[Any]:
+def those(target: SettleGuard, predicate: sa.ColumnElement[bool]) -> sa.Select[Any]:
+    """Those of the jobs `keys` for whose row this holds: their keys."""
     roles, dialect = target.roles, target.dialect
     said = sa.select(*roles.key).where(dialect.as_filter(predicate))
     return dialect.restrict_to_keys(said, roles.key, roles.key_index)
@@ -163,16 +154,6 @@ def _those(target: SettleGuard, predicate: sa.ColumnElement[bool]) -> sa.Select[
 def _guarded(write: Write, target: SettleGuard) -> Write:
     roles, dialect = target.roles, target.dialect
     return dialect.restrict_to_keys(write.where(target.filter), roles.key, roles.key_index)
-
-
-def _disowned(roles: ColumnRoles, state: str, since: sa.ColumnElement[Any] | None = None) -> dict[Any, Any]:
-    values = roles.state.becomes(state) | (clear_run_again(roles) if state == UNCLAIMED else {})
-    if roles.owner_id is not None:
-        values[roles.owner_id] = None
-    # Without a new time a NOT NULL one keeps that of the last change.
-    if roles.owner_date is not None and (since is not None or roles.owner_date.nullable):
-        values[roles.owner_date] = since
-    return values
 
 
 def _failure(roles: ColumnRoles, failures: Failures) -> dict[Any, Any]:

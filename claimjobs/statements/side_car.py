@@ -95,12 +95,6 @@ def also_write(pair: SideCarJoin, columns: Mapping[Key, Mapping[str, Any]]) -> s
     return dialect.restrict_to_keys(update, source.key, source.key_index)
 
 
-def remove(pair: SideCarJoin) -> sa.Delete:
-    """Delete the rows `keys` from the user's table: they are done and not kept."""
-    source, dialect = pair.source, pair.dialect
-    return dialect.restrict_to_keys(dialect.delete(source.table), source.key, source.key_index)
-
-
 def of_jobs(pair: SideCarJoin, where: Predicates) -> sa.ColumnElement[bool]:
     """The predicate of an entry whose row of the user's table meets all these conditions."""
     return sa.exists().where(pair.same_key, *where).correlate(pair.side_car.table)

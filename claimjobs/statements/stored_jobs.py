@@ -13,8 +13,8 @@ import sqlalchemy as sa
 
 from claimjobs.dialects import Dialect
 from claimjobs.dialects.types import Instant
-from claimjobs.statements.claim import skip_locked
-from claimjobs.statements.find import LIMIT
+from claimjobs.statements.enqueue import disowned
+from claimjobs.statements.find import LIMIT, skip_locked
 from claimjobs.table.columns import DEAD, UNCLAIMED
 from claimjobs.table.job_state import Column
 from claimjobs.table.predicates import column_of
@@ -71,11 +71,10 @@ def retries(roles: ColumnRoles, now: sa.ColumnElement[Any], *where: sa.ColumnEle
     `due` (such jobs that do not wait any more), `now`.
     """
     run_at = roles.need("run_at", "waiting for a retry")
-    failed = [column > 0 for column in roles.failure_counts]
     waits, due = sa.case((run_at > now, 1)), sa.case((roles.run_at_passed(now), 1))
     first = sa.func.min(sa.case((run_at > now, held_by_python(run_at)))).label("next")
     columns = (sa.func.count(waits).label("jobs"), first, sa.func.count(due).label("due"), now.label("now"))
-    return sa.select(*columns).where(roles.state.job_is(UNCLAIMED), sa.or_(sa.false(), *failed), *where)
+    return sa.select(*columns).where(roles.state.job_is(UNCLAIMED), roles.has_failed, *where)
 
 
 def first_waiting(
@@ -151,18 +150,16 @@ def last_keys(
     return sa.select(*roles.key).select_from(roles.table).where(is_in_state).order_by(*by).limit(LIMIT)
 
 
-def worst_failed(
-    roles: ColumnRoles, unclaimed: Predicates, order: Sequence[sa.ColumnElement[Any]], most: int | None = None
-) -> sa.Select[Any]:
-    """The keys of at most so many of the first `limit` unclaimed rows: those that failed before, or are suspects, and
-    those with the most failures first.
+def worst_failed(roles: ColumnRoles, unclaimed: Predicates, order: Sequence[sa.ColumnElement[Any]]) -> sa.Select[Any]:
+    """The keys of those of the first `limit` unclaimed rows that failed before, or are suspects; those with the most
+    failures first.
     """
     columns: list[Any] = [*roles.key, *roles.failure_counts]
     rows = sa.select(*columns).select_from(roles.table).where(*unclaimed).order_by(*order).limit(LIMIT)
     first = rows.subquery("claimjobs_first")
     keys, failures = ([first.c[column.key] for column in some] for some in (roles.key, roles.failure_counts))
     failed = sa.or_(sa.false(), *(count > 0 for count in failures))
-    return sa.select(*keys).where(failed).order_by(*(count.desc() for count in failures), *keys).limit(most)
+    return sa.select(*keys).where(failed).order_by(*(count.desc() for count in failures), *keys)
 
 
 # --- cancel them ---------------------------------------------------------------------------------------------
@@ -171,11 +168,6 @@ def worst_failed(
 def unfinished(roles: ColumnRoles, dialect: Dialect) -> sa.Select[Any]:
     """The keys of those of the jobs `keys` that are neither done nor dead."""
     return chosen(roles, dialect, roles.key, (roles.state.unfinished,))
-
-
-def lock_unfinished(roles: ColumnRoles, dialect: Dialect) -> sa.Select[Any]:
-    """The same, and lock them, without those that another session has locked."""
-    return unfinished(roles, dialect).with_for_update(of=roles.table, skip_locked=True)
 
 
 def lock_free(roles: ColumnRoles, dialect: Dialect) -> sa.Select[Any]:
@@ -187,10 +179,10 @@ def cancel(roles: ColumnRoles, dialect: Dialect, now: sa.ColumnElement[Any], tex
     """Make the jobs `keys`, which this transaction has locked, dead. An owner that has claimed one does not hold it any
     more, so its outcome is refused.
     """
-    values: dict[Any, Any] = {roles.owner_id: None, roles.owner_date: now, roles.suspect: 0, roles.last_error: text}
+    values = disowned(roles, DEAD, now) | {roles.suspect: 0, roles.last_error: text}
     values.pop(None, None)
-    update = sa.update(roles.table).values({**roles.state.becomes(DEAD), **values})
-    return dialect.restrict_to_keys(update.where(roles.state.unfinished), roles.key, roles.key_index)
+    update = sa.update(roles.table).values(values).where(roles.state.unfinished)
+    return dialect.restrict_to_keys(update, roles.key, roles.key_index)
 
 
 # --- dead jobs -----------------------------------------------------------------------------------------------
@@ -198,11 +190,10 @@ def cancel(roles: ColumnRoles, dialect: Dialect, now: sa.ColumnElement[Any], tex
 
 def retry_dead(roles: ColumnRoles, dialect: Dialect, now: sa.ColumnElement[Any]) -> sa.Update:
     """Make those of the jobs `keys` that are dead unclaimed, as if they had never failed. Their last error stays."""
-    date = roles.owner_date if roles.owner_date is not None and roles.owner_date.nullable else None
-    fresh = {date: None, roles.run_at: now, roles.attempts: 0, roles.suspect: 0, roles.run_again: False}
-    values = {column: value for column, value in fresh.items() if column is not None}
-    update = sa.update(roles.table).values({**roles.state.becomes(UNCLAIMED), **values})
-    return dialect.restrict_to_keys(update.where(roles.state.job_is(DEAD)), roles.key, roles.key_index)
+    values = disowned(roles, UNCLAIMED) | {roles.run_at: now, roles.attempts: 0, roles.suspect: 0}
+    values.pop(None, None)
+    update = sa.update(roles.table).values(values).where(roles.state.job_is(DEAD))
+    return dialect.restrict_to_keys(update, roles.key, roles.key_index)
 
 
 def delete(roles: ColumnRoles, dialect: Dialect, guard: Predicates) -> sa.Delete:
@@ -227,16 +218,3 @@ def purge_order(roles: ColumnRoles) -> tuple[Column, ...]:
     """
     order = roles.default_order
     return roles.key if any(column.nullable for column in order) else order
-
-
-# --- some of them, for `explain` ----------------------------------------------------------------------------------
-
-
-def some_keys(roles: ColumnRoles, dialect: Dialect, limit: int) -> sa.Select[Any]:
-    """The keys of so many rows, as far as the driver can read them."""
-    return sa.select(*roles.key).where(*dialect.readable(roles.key)).limit(limit)
-
-
-def lock_none(roles: ColumnRoles) -> sa.Select[Any]:
-    """Lock no row, which needs the right to lock rows."""
-    return sa.select(*roles.key).where(sa.false()).with_for_update()

@@ -90,6 +90,11 @@ class ColumnRoles:
         return [column.is_not(None) for column in self.key if column.nullable]
 
     @property
+    def has_failed(self) -> sa.ColumnElement[bool]:
+        """The predicate of a row whose job failed before, or is a suspect."""
+        return sa.or_(sa.false(), *(column > 0 for column in self.failure_counts))
+
+    @property
     def in_no_claim_row(self) -> sa.ColumnElement[bool]:
         """The predicate of a job that is in no claim row. True if the columns of a job say whether it is claimed."""
         return self.state.in_no_claim_row()

@@ -368,10 +368,9 @@ def test_jobs_of_a_small_key_are_found_whatever_statistics_say(backend: Backend)
     backend.analyze("mails")
     statements = queue._consumer.plans.key_statements
     assert statements is not None
-    jobs = statements.jobs() if backend.dialect.has_lateral else statements.jobs_of_one()
     values = {"claimjobs_per_keys": [8], PART.format(0): 8, "claimjobs_each": 100}
     with backend.engine.connect() as connection:
-        for statement in (jobs, statements.waiting):
+        for statement in (statements.jobs(), statements.waiting):
             assert len(connection.execute(statement, values).all()) == 1
             assert backend.rows_read(connection, statement, values) <= FEW_ROWS, str(statement)
 

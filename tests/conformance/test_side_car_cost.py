@@ -10,9 +10,10 @@ import sqlalchemy as sa
 
 from claimjobs import Queue
 from claimjobs.claim.strategy import ClaimRequest
-from claimjobs.statements import settle
+from claimjobs.statements import settle, stored_jobs
 from claimjobs.statements import side_car as statements
 from claimjobs.statements.find import Selection, find
+from claimjobs.table.columns import UNCLAIMED
 from claimjobs.table.definitions import BATCHES_TABLE
 from tests.backends import Backend
 from tests.conformance.jobs import by_hand
@@ -82,8 +83,13 @@ def test_a_settle_finds_rows_by_their_keys_though_nothing_is_known_of_the_table(
     batch = queue.claim(300)
     pair = pair_of(queue)
     guard = settle.SettleGuard(pair.side_car, pair.dialect, sa.true())
-    of_pair = {"finish": statements.finish, "remove": statements.remove}
-    statement: Any = of_pair[outcome](pair) if outcome in of_pair else getattr(settle, outcome)(guard)
+    of_outcome: dict[str, Any] = {
+        "finish": statements.finish(pair),
+        "remove": stored_jobs.delete(pair.source, pair.dialect, ()),
+        "delete": settle.delete(guard),
+        "ended": settle.those(guard, ~pair.side_car.state.row_says(UNCLAIMED)),
+    }
+    statement = of_outcome[outcome]
     plan = plan_of(backend, queue, getattr(statement, "select", statement), {"claimjobs_keys": keys(batch)})
     assert "orders_claims_state" not in plan.indexes
     assert "cstring" not in plan.text, "the keys are read again for each row"
