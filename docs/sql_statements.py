@@ -59,6 +59,7 @@ def built(family: str) -> dict[str, Any]:
     jobs, now = article_table(), database_now()
     roles, dialect = roles_of(jobs), _dialect(family)
     selection, target = Selection(roles.due(now), roles.default_order), settle.SettleGuard(roles, dialect, roles.mine)
+    unfinished = stored.chosen(roles, dialect, roles.key, (roles.state.unfinished,))
     return {
         **_claims(roles, dialect, selection, now),
         "done": settle.delete(target),
@@ -74,9 +75,9 @@ def built(family: str) -> dict[str, Any]:
         **_life(roles, dialect),
         **_reclaiming(roles, dialect),
         "list": _list(roles, dialect),
-        "unfinished": stored.unfinished(roles, dialect).with_for_update(of=jobs, skip_locked=True),
+        "unfinished": unfinished.with_for_update(of=jobs, skip_locked=True),
         "cancel": stored.cancel(roles, dialect, now, "cancelled"),
-        "not cancelled": stored.unfinished(roles, dialect),
+        "not cancelled": unfinished,
         "revive": stored.retry_dead(roles, dialect, now),
         "drop": stored.delete(roles, dialect, (roles.state.job_is("dead"),)),
         **_clean_up(roles, dialect),

@@ -200,10 +200,9 @@ class OverviewReader:
         owners, _ = owners_of(connection, self._backend, self._rows)
         paused, reason = read_pause(connection, self._backend)
         backlog = self.backlog(connection, owners, paused is not None)
-        moment: datetime = connection.execute(sa.select(self._now)).scalar_one()
         return Overview(
             table=self._backend.source.name,
-            now=moment,
+            now=connection.execute(sa.select(self._now)).scalar_one(),
             backlog=backlog,
             owners=owners or (),
             dead=(),

@@ -131,12 +131,10 @@ def read_stats(
     jobs = {state: sum(row.jobs for row in known[state]) for state in STATES}
     mine = sum(row.mine for row in known[UNCLAIMED])
     owners, held = owners_of(connection, backend, rows)
-    asks_ownerless = jobs[CLAIMED] and roles.owner_id is not None
     paused, reason = read_pause(connection, backend)
     ownerless = 0
-    if asks_ownerless:
-        count = stored_jobs.count(roles, (claimed_by_nobody(roles),))
-        ownerless = connection.execute(count).scalar_one()
+    if jobs[CLAIMED] and roles.owner_id is not None:
+        ownerless = connection.execute(stored_jobs.count(roles, (claimed_by_nobody(roles),))).scalar_one()
     return Stats(
         **{**jobs, UNCLAIMED: mine},
         oldest=oldest_of(known[UNCLAIMED]),

@@ -24,7 +24,6 @@ from claimjobs.job import Job, key_of, values_of
 from claimjobs.settle.outcome_table import keys_for
 from claimjobs.settle.refusals import WriteInHalves
 from claimjobs.statements import stored_jobs
-from claimjobs.statements.claim import lock_those
 from claimjobs.statements.job_rows import job_rows
 from claimjobs.table.backend import Backend
 from claimjobs.table.columns import DEAD, ENDED, STATES, Ended
@@ -95,6 +94,8 @@ class StoredJobs:
         self._backend, self._dialect, self._now, self._connect = backend, backend.dialect, now, connect
         self._source, self._roles = backend.source, backend.roles
         self._job_rows = job_rows(backend, now)
+        self._reader = RowReader(self._source, self._dialect)
+        self._columns = [*self._reader.columns, self._job_rows.state.label(STATE)]
         self._at_once = int(min(JOBS_PER_TRANSACTION, most_keys(self._roles.key, self._dialect)))
 
     # --- reading ---------------------------------------------------------------------------------------
@@ -103,28 +104,23 @@ class StoredJobs:
         """The jobs in this state (None: in any), at most `limit`, in the order of their keys; read page by page in
         short transactions. Raises BadArgument.
         """
-        chosen, read = self._chosen(where, state), RowReader(self._source, self._dialect)
-        columns = [*read.columns, self._job_rows.state.label(STATE)]
-        left, after = inf if limit is None else limit, None
+        chosen, left, after = self._chosen(where, state), inf if limit is None else limit, None
         with self._connect() as connector:
             while (size := int(min(left, self._at_once))) > 0:
-                page = stored_jobs.page(self._source, self._dialect, columns, chosen, after=after)
-                rows, jobs = self._read(connector, read, page, claimjobs_limit=size)
-                yield from self._stored(connector, rows, jobs)
-                if len(jobs) < size:
+                page = stored_jobs.page(self._source, self._dialect, self._columns, chosen, after=after)
+                found = self._stored(connector, page, claimjobs_limit=size)
+                yield from found
+                if len(found) < size:
                     return
                 left -= size
-                last = jobs[-1].key
-                after = last if isinstance(last, tuple) else (last,)
+                after = values_of(found[-1].key)
 
     def show(self, keys: Iterable[Key]) -> tuple[StoredJob, ...]:
         """The jobs with these keys, in the order of their keys."""
-        read = RowReader(self._source, self._dialect)
-        columns = [*read.columns, self._job_rows.state.label(STATE)]
-        statement = stored_jobs.chosen(self._source, self._dialect, columns, ())
+        statement = stored_jobs.chosen(self._source, self._dialect, self._columns, ())
         with self._connect() as connector:
-            chunks = [self._read(connector, read, statement, claimjobs_keys=some) for some in self._chunks(keys)]
-            return tuple(stored for rows, jobs in chunks for stored in self._stored(connector, rows, jobs))
+            chunks = [self._stored(connector, statement, claimjobs_keys=some) for some in self._chunks(keys)]
+            return tuple(stored for chunk in chunks for stored in chunk)
 
     def found_by(self, statement: sa.Select[Any], limit: int) -> tuple[StoredJob, ...]:
         """The jobs whose keys this statement finds, in its order. `limit` is its parameter."""
@@ -211,7 +207,9 @@ class StoredJobs:
                 return
             after = tuple(found[-1])
 
-    def _stored(self, connector: Connector, rows: Sequence[Any], jobs: Sequence[Job]) -> Iterable[StoredJob]:
+    def _stored(self, connector: Connector, statement: Any, **values: Any) -> Sequence[StoredJob]:
+        """The jobs whose columns and states this statement reads."""
+        rows, jobs = self._read(connector, self._reader, statement, **values)
         records: Mapping[Key, Job] = {job.key: job for job in jobs}
         if self._job_rows.are_apart:
             read = RowReader(self._roles, self._dialect)
@@ -281,27 +279,26 @@ class StoredJobs:
 
         Raises RowsRefused when all others are written.
         """
-        lock = lock_those(self._roles, self._dialect, narrower) if narrower else None
+        # The user's predicates hold until the transaction ends. So the statement that writes needs no text of theirs.
+        roles, dialect, lock = self._roles, self._dialect, None
+        if narrower:
+            lock = stored_jobs.chosen(roles, dialect, roles.key, narrower).with_for_update(of=roles.table)
         refused: dict[Key, str] = {}
         written = 0
         for parts, some in self._halves(chunks, refused):
-            with parts.writing(some), predicate_errors(self._dialect):
+            with parts.writing(some), predicate_errors(dialect):
                 try:
                     written += self._write_part(connector, statement, lock, some)
                 except sa.exc.DBAPIError as error:
-                    if not self._dialect.errors.waited_for_lock(error):
+                    if not dialect.errors.waited_for_lock(error):
                         raise
-                    free = self._unlocked(connector, some)
+                    lock_free = stored_jobs.lock_free(roles, dialect)
+                    free = [key_of(row) for row in connector.rows(lock_free, {"claimjobs_keys": some})]
                     refused |= dict.fromkeys(set(some) - set(free), reason(error))
                     written += self._write_part(connector, statement, lock, free)
         if refused:
-            raise RowsRefused(self._roles.name, what, refused, written)
+            raise RowsRefused(roles.name, what, refused, written)
         return written
-
-    def _unlocked(self, connector: Connector, keys: Sequence[Key]) -> Sequence[Key]:
-        """The keys of those of these jobs whose rows no other session has locked."""
-        lock_free = stored_jobs.lock_free(self._roles, self._dialect)
-        return connector.transaction(lambda connection: keys_for(connection, lock_free, keys))
 
     def _write_part(self, connector: Connector, statement: Any, lock: Any, keys: Sequence[Key]) -> int:
         for attempt in connector.attempts():
@@ -313,8 +310,9 @@ class StoredJobs:
     def _cancel_all(self, connector: Connector, keys: Sequence[Key], text: str) -> set[Key]:
         """Cancel these, and wait for a moment for those that a claim or a settle has locked."""
         roles, dialect, note = self._roles, self._dialect, self._job_rows.note()
-        unfinished, lock_jobs = stored_jobs.unfinished(roles, dialect), stored_jobs.lock_free(self._source, dialect)
+        unfinished = stored_jobs.chosen(roles, dialect, roles.key, (roles.state.unfinished,))
         lock = unfinished.with_for_update(of=roles.table, skip_locked=True)
+        lock_jobs = stored_jobs.lock_free(self._source, dialect)
         cancel, record = stored_jobs.cancel(roles, dialect, self._now, text), record_of(self._backend)
         deadline, cancelled, left = time.monotonic() + CANCEL_RETRY_SECONDS, set[Key](), list(keys)
         while True:

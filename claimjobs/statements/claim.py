@@ -118,14 +118,6 @@ def lock_first(roles: ColumnRoles, dialect: Dialect, selection: Selection, read:
     return in_order(sa.select(*columns), selection, SIZE, locks=roles)
 
 
-def lock_those(roles: ColumnRoles, dialect: Dialect, predicates: Sequence[sa.ColumnElement[bool]]) -> sa.Select[Any]:
-    """Lock those of the rows `keys` for which a user's predicates hold, and return their keys. The predicates hold
-    until the transaction ends. So the statement that writes needs no text of the user's.
-    """
-    rows = dialect.restrict_to_keys(sa.select(*roles.key).where(*predicates), roles.key, roles.key_index)
-    return rows.order_by(*roles.key).with_for_update(of=roles.table)
-
-
 def mark(roles: ColumnRoles, dialect: Dialect, now: sa.ColumnElement[Any], owners: sa.Table) -> sa.Update:
     """Mark the jobs `keys`, which this transaction has locked, as claimed by `me`; none if `me` was declared dead."""
     update = sa.update(roles.table).where(alive(owners)).values(ownership(roles, now))

@@ -9,7 +9,7 @@ import sqlalchemy as sa
 
 from claimjobs.statements import stored_jobs
 from claimjobs.statements.claim_rows import by_owner, how_many_jobs
-from claimjobs.statements.find import group_size
+from claimjobs.statements.find import LIMIT, group_size
 from claimjobs.statements.side_car import SideCarJoin, note, of_jobs, unclaimed, waiting
 from claimjobs.statements.stored_jobs import Predicates
 from claimjobs.table.backend import Backend
@@ -77,12 +77,17 @@ class JobRows:
         return stored_jobs.by_state(self._roles, self._now, of_queue, self._roles.in_no_claim_row), how_many_jobs(rows)
 
     def up_to(self, state: str, order: Sequence[sa.ColumnElement[Any]]) -> sa.Select[Any]:
-        """How many jobs are in this state, counted up to the parameter `claimjobs_limit`. `order`: the queue's."""
+        """How many jobs are in this state, counted up to the parameter `claimjobs_limit`. `order`: the queue's, so that
+        the claim index finds these rows.
+        """
+        roles = self._roles
         if state == CLAIMED and self._claim_rows is not None:
             return how_many_jobs(self._claim_rows)
-        if state not in self._roles.state.can:
+        if state not in roles.state.can:
             return sa.select(sa.literal(0))
-        return stored_jobs.up_to(self._roles, state, self.order(order), *self.meeting(()))
+        rows = sa.select(sa.literal(1).label("one")).select_from(roles.table)
+        found = rows.where(roles.state.job_is(state), *self.meeting(())).order_by(*self.order(order)).limit(LIMIT)
+        return sa.select(sa.func.count()).select_from(found.subquery("claimjobs_first"))
 
     @property
     def by_owner(self) -> sa.Select[Any]:

@@ -176,9 +176,9 @@ def _by_key(
     otherwise: sa.ColumnElement[Any] | None = None,
 ) -> sa.ColumnElement[Any]:
     """A CASE with one value for each key."""
-
-    def is_key(key: Key) -> sa.ColumnElement[bool]:
+    cases = []
+    for key, value in values.items():
         parts = key if len(roles.key) > 1 else (key,)
-        return sa.and_(*(column == part for column, part in zip(roles.key, parts, strict=True)))
-
-    return sa.case(*((is_key(key), sa.literal(value, type_)) for key, value in values.items()), else_=otherwise)
+        is_key = (column == part for column, part in zip(roles.key, parts, strict=True))
+        cases.append((sa.and_(*is_key), sa.literal(value, type_)))
+    return sa.case(*cases, else_=otherwise)

@@ -98,14 +98,6 @@ def first_waiting(
     return sa.select(*columns, oldest.label("oldest"), now.label("now")).select_from(found)
 
 
-def up_to(
-    roles: ColumnRoles, state: str, order: Sequence[sa.ColumnElement[Any]], *where: sa.ColumnElement[bool]
-) -> sa.Select[Any]:
-    """How many rows are in this state, counted up to `limit`. The order is for the claim index, as above."""
-    rows = sa.select(sa.literal(1).label("one")).select_from(roles.table).where(roles.state.job_is(state), *where)
-    return sa.select(sa.func.count()).select_from(rows.order_by(*order).limit(LIMIT).subquery("claimjobs_first"))
-
-
 # --- find them -----------------------------------------------------------------------------------------------
 
 
@@ -163,11 +155,6 @@ def worst_failed(roles: ColumnRoles, unclaimed: Predicates, order: Sequence[sa.C
 
 
 # --- cancel them ---------------------------------------------------------------------------------------------
-
-
-def unfinished(roles: ColumnRoles, dialect: Dialect) -> sa.Select[Any]:
-    """The keys of those of the jobs `keys` that are neither done nor dead."""
-    return chosen(roles, dialect, roles.key, (roles.state.unfinished,))
 
 
 def lock_free(roles: ColumnRoles, dialect: Dialect) -> sa.Select[Any]:
