@@ -108,10 +108,7 @@ def read_retries(
 
 
 def read_stats(
-    connection: sa.Connection,
-    backend: Backend,
-    of_queue: Sequence[sa.ColumnElement[bool]],
-    now: sa.ColumnElement[Any],
+    connection: sa.Connection, backend: Backend, of_queue: Sequence[sa.ColumnElement[bool]], now: sa.ColumnElement[Any]
 ) -> Stats:
     """The stats of a queue's table, by three statements or a few more. `of_queue`: its predicate.
 

@@ -86,10 +86,7 @@ class StoredJobs:
     """
 
     def __init__(
-        self,
-        backend: Backend,
-        now: sa.ColumnElement[Any],
-        connect: Callable[[], AbstractContextManager[Connector]],
+        self, backend: Backend, now: sa.ColumnElement[Any], connect: Callable[[], AbstractContextManager[Connector]]
     ) -> None:
         self._backend, self._dialect, self._now, self._connect = backend, backend.dialect, now, connect
         self._source, self._roles = backend.source, backend.roles

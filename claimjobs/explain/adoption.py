@@ -233,19 +233,17 @@ class Plan:
 
     def described(self) -> dict[str, Any]:
         """The parameters of the Queue."""
-        kinds: dict[str, dict[str, Any]] = {
-            "rows": {},
-            "batches": {"claims": "batches"},
-            "transaction": {"hold": "transaction"},
-            "side-car": {"side_car": True},
-        }
-        columns = self.found.columns(self.kind)
-        if self.kind == "side-car":
-            columns = Columns(key=columns.key, priority=columns.priority, run_at=columns.run_at)
-        else:
-            columns = replace(columns, states=dict(self.states) or None)
-        given = {"table": self.found.table.fullname, **kinds[self.kind], "columns": columns}
-        more = {"where": self.where, "on_done": self.on_done}
+        columns = replace(self.found.columns(self.kind), states=dict(self.states) or None)
+        given: dict[str, Any] = {"table": self.found.table.fullname}
+        match self.kind:
+            case "batches":
+                given["claims"] = "batches"
+            case "transaction":
+                given["hold"] = "transaction"
+            case "side-car":
+                given["side_car"] = True
+                columns = Columns(key=columns.key, priority=columns.priority, run_at=columns.run_at)
+        more = {"columns": columns, "where": self.where, "on_done": self.on_done}
         return given | {name: value for name, value in more.items() if value is not None}
 
     def tables(self) -> list[sa.Table]:

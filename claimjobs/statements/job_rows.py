@@ -10,7 +10,7 @@ import sqlalchemy as sa
 from claimjobs.statements import stored_jobs
 from claimjobs.statements.claim_rows import by_owner, how_many_jobs
 from claimjobs.statements.find import LIMIT, group_size
-from claimjobs.statements.side_car import SideCarJoin, note, of_jobs, unclaimed, waiting
+from claimjobs.statements.side_car import SideCarJoin, note, unclaimed, waiting
 from claimjobs.statements.stored_jobs import Predicates
 from claimjobs.table.backend import Backend
 from claimjobs.table.columns import CLAIMED, DEAD, DONE, ENDED, STATES, UNCLAIMED
@@ -117,7 +117,7 @@ class JobRowsBesideSideCar(JobRows):
         self._pair = SideCarJoin(backend.source, backend.roles, backend.dialect, now)
 
     def meeting(self, where: Predicates) -> Predicates:
-        return (of_jobs(self._pair, where),)
+        return (sa.exists().where(self._pair.same_key, *where).correlate(self._roles.table),)
 
     def due(self, due: sa.ColumnElement[bool]) -> sa.ColumnElement[bool]:
         return sa.and_(due, self._pair.group_size >= 0)

@@ -95,11 +95,6 @@ def also_write(pair: SideCarJoin, columns: Mapping[Key, Mapping[str, Any]]) -> s
     return dialect.restrict_to_keys(update, source.key, source.key_index)
 
 
-def of_jobs(pair: SideCarJoin, where: Predicates) -> sa.ColumnElement[bool]:
-    """The predicate of an entry whose row of the user's table meets all these conditions."""
-    return sa.exists().where(pair.same_key, *where).correlate(pair.side_car.table)
-
-
 def waiting(pair: SideCarJoin, of_queue: Predicates) -> sa.Select[Any]:
     """One row about the unclaimed rows: the columns of `stored_jobs.counts`, and the name of the state.
 

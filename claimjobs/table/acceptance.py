@@ -15,14 +15,7 @@ import sqlalchemy as sa
 
 from claimjobs.database.connect import inspector_of
 from claimjobs.dialects import Dialect
-from claimjobs.errors import (
-    ColumnUnfit,
-    KeyUnfit,
-    NotClaimable,
-    UnfitTable,
-    column_option,
-    state_option,
-)
+from claimjobs.errors import ColumnUnfit, KeyUnfit, NotClaimable, UnfitTable, column_option, state_option
 from claimjobs.options import SIDE_CAR
 from claimjobs.table.columns import ROLES
 from claimjobs.table.ddl import add_column
