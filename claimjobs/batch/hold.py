@@ -7,7 +7,7 @@ import os
 import threading
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -107,7 +107,7 @@ class Hold(ABC):
 
     def __init__(self, context: HoldContext, settler: Settler) -> None:
         backend = self._backend = context.backend
-        self._context, self._settler, self._report, self._control = context, settler, context.report, context.control
+        self._context, self.settler, self._report, self._control = context, settler, context.report, context.control
         self._range = CandidateRange(self._report)
         self._most_keys = most_keys(backend.roles.key, backend.dialect)
         self._forgotten = 0.0
@@ -121,15 +121,8 @@ class Hold(ABC):
         self._closed = False
         """Whether it claims nothing any more: that would open its connections again."""
         self._read_pause = paused(backend.queues, backend.roles.recorded_as)
-
-    @property
-    @abstractmethod
-    def owner_id(self) -> int:
-        """The id under which jobs are claimed now; 0 without an owner."""
-
-    @abstractmethod
-    def claim(self, size: int, plan: ClaimPlan) -> ClaimResult:
-        """Claim up to `size` jobs. After `stop` a claim is not tried again."""
+        self._heartbeat: threading.Thread | None = None
+        """The thread of the owner's heartbeat."""
 
     def _claim_until_over(self, connector: Connector, size: int, plan: ClaimPlan) -> ClaimResult:
         while True:
@@ -152,15 +145,6 @@ class Hold(ABC):
     @abstractmethod
     def _claim_once(self, connector: Connector, request: ClaimRequest, plan: ClaimPlan) -> ClaimResult:
         """Claim in a transaction of this connector."""
-
-    @property
-    def pause_is_stale(self) -> bool:
-        """Whether `read_pause` is due because of the time: no heartbeat calls it."""
-        return False
-
-    @abstractmethod
-    def read_pause(self) -> None:
-        """Read whether the queue is paused, and note it in the control. After `stop` that is not tried again."""
 
     def note_pause(self, connection: sa.Connection) -> None:
         """Read through this connection whether the queue is paused, and note it."""
@@ -192,20 +176,10 @@ class Hold(ABC):
     def release_next(self, claimed: ClaimResult) -> None:  # noqa: B027 - a settle claims nothing
         """Release this claim of a settle, for which nobody will ask; later, if that is not possible at once."""
 
-    def check_columns(self, columns: Mapping[str, Any]) -> None:
-        """Raise BadArgument unless these values of columns can be written with done jobs."""
-        self._settler.check_columns(columns)
-
     def writes_of(self, claimed: ClaimResult) -> HandlerWrites:
         """What the handler writes for these jobs in the open transaction that holds them, if one does."""
         del claimed
         return HandlerWrites()
-
-    @abstractmethod
-    def give(self, claimed: ClaimResult, batch: object, *, ahead: bool) -> None:
-        """Note the Batch of a claim: if it is dropped without a settle, its jobs are released, after half a lease or
-        with the next claim. `ahead`: no handler works on it before the first `progress`.
-        """
 
     def split(self, claimed: ClaimResult, keeper: object) -> list[ClaimResult]:
         """Hold each job of a claim by itself; return a claim for each. `keeper`: in place of their Batches."""
@@ -246,7 +220,7 @@ class Hold(ABC):
         """Release all jobs, and close the connections. Does nothing in a forked child."""
         if self._process != os.getpid():
             return
-        if self._is_heartbeat:
+        if threading.current_thread() is self._heartbeat:
             # The garbage collector closes a forgotten Queue, in any thread. The heartbeat's thread cannot wait for its
             # own end, nor for the connection, which it may be using.
             threading.Thread(target=self._close_alone, name="claimjobs close").start()
@@ -269,16 +243,6 @@ class Hold(ABC):
 
     @abstractmethod
     def _close(self) -> None: ...
-
-    @property
-    @abstractmethod
-    def _is_heartbeat(self) -> bool:
-        """Whether the caller is the thread of the owner's heartbeat."""
-
-    def note_reclaimed(self, jobs: int) -> None:
-        """Count jobs of dead owners that the heartbeat reclaimed. The next claim finds them at the head."""
-        self._report.reclaimed += jobs
-        self.restart_from_head()
 
 
 class NextClaim:

@@ -154,14 +154,6 @@ class OpenTransaction(Connector):
         if self._gone is not None:
             raise BatchRolledBack(self._gone) from self._gone_by
 
-    def with_limit(self, gone: BatchRolledBack, seconds: float) -> BatchRolledBack:
-        """The error about a transaction that was open for so long. If its connection was lost, with the setting that
-        may be the reason."""
-        if gone.kind != LOST:
-            return gone
-        over = [f"{name} = {limit:g} s" for name, limit in self.limits.items() if limit <= seconds]
-        return BatchRolledBack(gone.kind, lost_after=seconds, limit=over[0] if over else None)
-
     def hold(self, claimed: ClaimResult) -> None:
         """The transaction holds these jobs, until it ends."""
         self.batch = BatchTransaction(self, claimed)
@@ -186,13 +178,6 @@ class OpenTransaction(Connector):
             self._dialect.sessions.set_savepoint(cursor, name, again=again)
         self._must_be_there()
 
-    def _stop_listening(self) -> None:
-        connection = self._connection
-        if self._listens and connection is not None:
-            sa.event.remove(connection, "before_cursor_execute", self._before_statement)
-            connection._has_events = connection.engine._has_events  # else our own statements would be slower
-        self._listens = False
-
     def roll_back(self) -> None:
         """Roll back what is not committed. The connection stays for the next transaction."""
         connection = self._connection
@@ -200,7 +185,10 @@ class OpenTransaction(Connector):
         if transaction is not None:
             if connection is not None and not (connection.closed or connection.invalidated):
                 connection.info.pop(HELD, None)
-            self._stop_listening()
+            if self._listens and connection is not None:
+                sa.event.remove(connection, "before_cursor_execute", self._before_statement)
+                connection._has_events = connection.engine._has_events  # else our own statements would be slower
+            self._listens = False
             with shielded():
                 with contextlib.suppress(sa.exc.SQLAlchemyError):  # the server rolls back when a connection breaks
                     transaction.close()
@@ -266,11 +254,6 @@ class BatchTransaction(HandlerWrites):
         self._sessions: list[Session] = []
         self.given: weakref.ref[object] | None = None
         """The Batch that the handler was given."""
-
-    @property
-    def is_dropped(self) -> bool:
-        """Whether the Batch was dropped without a settle."""
-        return self.given is not None and self.given() is None
 
     @property
     def connection(self) -> sa.Connection:

@@ -60,29 +60,23 @@ class SettleAndClaim:
         if self._one is not None and outcomes.are_done_at_once:
             if owner != me:  # `owner` was declared dead, so that a settle and a claim are two statements
                 raise SomeLost
-            return self._in_one_statement(self._one, connection, me, request, outcomes=outcomes)
+            one, done = self._one, list(outcomes.done)
+            given = {**one.parameters(me, request), "claimjobs_keys": done, "claimjobs_meant": len(done)}
+            rows = one.form_for(request).rows(connection, given, one.reader)
+            count, *keys = rows[0][: one.settled_columns]
+            settled = -1 - count if count < 0 else count
+            unwritten: set[Key] = set()
+            if settled < len(done):
+                written = set(keys[0] if len(keys) == 1 else zip(*keys, strict=True))
+                unwritten = set(done) - written
+                if not written <= set(done):
+                    raise key_unequal(self._settler.table.name, sorted(unwritten, key=str))
+            # A negative count: the owner was declared dead. The settle stands, and the next claim registers a new id.
+            return unwritten, NOTHING if count < 0 else one.result(connection, rows, request, owner=me)
         if self._claim is not None and outcomes.is_one_claim_row_done:
             return set(), self._in_one_round_trip(connection, me, request, owner=owner, outcomes=outcomes)
         unwritten = self._settler.write(connection, owner, outcomes)
         return unwritten, self._strategy.claim(connection, me, request)
-
-    def _in_one_statement(
-        self, statement: OneStatement, connection: sa.Connection, me: int, request: ClaimRequest, *, outcomes: Outcomes
-    ) -> tuple[set[Key], ClaimResult]:
-        done = list(outcomes.done)
-        given = {**statement.parameters(me, request), "claimjobs_keys": done, "claimjobs_meant": len(done)}
-        rows = statement.form_for(request).rows(connection, given, statement.reader)
-        count, *keys = rows[0][: statement.settled_columns]
-        settled = -1 - count if count < 0 else count
-        unwritten: set[Key] = set()
-        if settled < len(done):
-            written = set(keys[0] if len(keys) == 1 else zip(*keys, strict=True))
-            unwritten = set(done) - written
-            if not written <= set(done):
-                raise key_unequal(self._settler.table.name, sorted(unwritten, key=str))
-        if count < 0:  # the owner was declared dead: the settle stands, and the next claim registers a new id
-            return unwritten, NOTHING
-        return unwritten, statement.result(connection, rows, request, owner=me)
 
     def _in_one_round_trip(
         self, connection: sa.Connection, me: int, request: ClaimRequest, *, owner: int, outcomes: Outcomes

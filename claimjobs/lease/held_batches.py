@@ -13,7 +13,6 @@ from typing import Final
 
 from claimjobs.claim.strategy import NOTHING, ClaimResult
 from claimjobs.dialects import Key
-from claimjobs.job import Job
 from claimjobs.log_events import BATCH_FORGOTTEN
 
 NO_HANDLER_RUNS: Final = math.inf
@@ -38,12 +37,6 @@ class HeldBatch:
     """When the handler made progress last."""
     hang_reported: bool = False
     """Whether it was reported that its handler hangs."""
-
-    def is_forgotten(self, seconds: float) -> bool:
-        """Whether it has had no Batch for so long."""
-        if self.batch is not None and self.batch() is None:
-            self.batch, self.was_dropped, self.since = None, True, time.monotonic()
-        return self.batch is None and time.monotonic() - self.since >= seconds
 
 
 class HeldBatches:
@@ -92,11 +85,6 @@ class HeldBatches:
         held = tuple(self._held.values())
         return [each for each in held if each.claimed.owner == owner and each.claimed is not but]
 
-    def long_held(self, owner: int, seconds: float) -> dict[Key, Job]:
-        """The jobs that have been held under this owner's id for so long, by their keys."""
-        before = time.monotonic() - seconds
-        return {job.key: job for each in self.of_owner(owner) if each.since <= before for job in each.claimed.jobs}
-
     def unbatched_among(self, keys: Iterable[Key], owner: int, *, but: Container[Key]) -> list[Key]:
         """Those of the keys that no claim under this owner's id has, and that are not among `but`."""
         known = {job.key for held in self.of_owner(owner) for job in held.claimed.jobs}
@@ -143,9 +131,14 @@ class HeldBatches:
         """Remove the claims on which nobody has worked for so long: no loop asked for them, or the Batch was dropped
         without a settle. Returns whether there was one.
         """
+        found = []
         with self._mutex:
-            held_now = tuple(self._held.values())
-            found = [held for held in held_now if held.is_forgotten(seconds) and self.remove(held.claimed)]
+            for held in tuple(self._held.values()):
+                if held.batch is not None and held.batch() is None:
+                    held.batch, held.was_dropped, held.since = None, True, time.monotonic()
+                is_over = held.batch is None and time.monotonic() - held.since >= seconds
+                if is_over and self.remove(held.claimed):
+                    found.append(held)
         for held in found:
             if held.was_dropped:
                 jobs = len(held.claimed.jobs)

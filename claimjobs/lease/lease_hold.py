@@ -50,6 +50,8 @@ class LeaseHold(Hold):
     """One owner and the jobs that it holds. `close` releases these and removes the owner."""
 
     keeps_locks = False
+    pause_is_stale = False
+    """Whether `read_pause` is due because of the time: each heartbeat calls it."""
 
     def __init__(self, context: HoldContext, settler: Settler) -> None:
         super().__init__(context, settler)
@@ -67,6 +69,7 @@ class LeaseHold(Hold):
         self._guard = threading.RLock()
         """Locked while the heartbeat is told what is held: of two threads the last one tells what both have done."""
         self.owner = Owner(context, settler, self)
+        self._heartbeat = self.owner.thread
         self._connector, self._reaper = self.owner.connector, self.owner.reaper
         self._settling = LeaseSettler(self._connector, context.backend, settler, context.retry)
         self._keys = self._reaper.keys
@@ -119,18 +122,18 @@ class LeaseHold(Hold):
                 self._one_at_a_time.release()
 
     def read_pause(self) -> None:
+        """Read whether the queue is paused, and note it in the control. After `stop` that is not tried again."""
         self.owner.read_pause()
 
     def note_pause(self, connection: sa.Connection) -> None:
+        """Also tell the handlers which of their jobs this owner holds no more: they were cancelled, for example."""
         super().note_pause(connection)
         self._forget_plans(connection)  # the owner's connection is the one that claims
-        self._note_lost(connection)
-
-    def _note_lost(self, connection: sa.Connection) -> None:
-        """Tell the handlers which of their jobs this owner does not hold any more: they were cancelled, for example."""
-        held = self.held.long_held(self.owner.id, self._beat)
-        for key in self._settler.table.lost(connection, self.owner.id, list(held)) if held else ():
-            held[key].is_lost = True
+        before = time.monotonic() - self._beat
+        long_held = [held for held in self.held.of_owner(self.owner.id) if held.since <= before]
+        jobs = {job.key: job for held in long_held for job in held.claimed.jobs}
+        for key in self.settler.table.lost(connection, self.owner.id, list(jobs)) if jobs else ():
+            jobs[key].is_lost = True
 
     def _add_held(self, claimed: ClaimResult) -> ClaimResult:
         """Note that the jobs of a claim are held, and return it. Suspects beside other jobs are released."""
@@ -199,23 +202,37 @@ class LeaseHold(Hold):
     # --- settling --------------------------------------------------------------------------------------
 
     def settle(self, claimed: ClaimResult, outcomes: Outcomes, next_claim: NextClaim | None = None) -> set[Key]:
-        """Raises OutcomeRefused, SettleFailed or CrossedFork."""
+        """Raises OutcomeRefused, CrossedFork, and SettleFailed for an error that another try would meet again."""
         plan = None if next_claim is None else next_claim.plan_after(outcomes)
+        if self._process != os.getpid():  # the parent of a forked process still works on the batch
+            raise CrossedFork
         claimed_next = NOTHING
-        with self._one_settle(claimed, outcomes):
-            gone = self._forget_lost(claimed, outcomes)
-            self._report.lost += len(gone)
-            if not outcomes:
-                return gone
-            if outcomes.gives_back:
-                self.restart_from_head()
-            if next_claim is not None and plan is not None and self._may_claim(settled=claimed):
-                unsettled, claimed_next = self._settle_and_claim(claimed.owner, outcomes, next_claim.size, plan)
-            else:
-                parts = self._settling.write_in_parts(claimed.owner, outcomes)
-                unsettled = self._settling.make_failed(claimed.owner, outcomes, parts.unwritten, parts=parts)
-            lost = self._record_settle(outcomes, claimed, unsettled) | gone
-            claimed_next = self._add_held(claimed_next)
+        self.held.rest(claimed)  # to wait for the database, or for another thread, is no hang
+        try:
+            with self._alone():
+                outcomes.claim_row, before = claimed.claim_row, outcomes.disconnects
+                outcomes.disconnects = self._connector.disconnects if before is None else before
+                lost = self._forget_lost(claimed, outcomes)
+                if outcomes.gives_back:
+                    self.restart_from_head()
+                if outcomes:
+                    together = self._settle_and_claim(claimed, outcomes, next_claim, plan)
+                    if together is None:
+                        parts = self._settling.write_in_parts(claimed.owner, outcomes)
+                        unsettled = self._settling.make_failed(claimed.owner, outcomes, parts.unwritten, parts=parts)
+                    else:
+                        unsettled, claimed_next = together
+                    lost |= self._record_settle(outcomes, claimed, unsettled)
+                    claimed_next = self._add_held(claimed_next)
+        except sa.exc.DBAPIError as error:
+            if self._connector.is_passing(error):
+                raise
+            raise SettleFailed(self._backend.roles.name, len(outcomes.keys()), reason(error)) from error
+        finally:
+            self.held.progress(claimed)
+            if self._closed:  # a batch may be settled after `close`, which opens the connection again
+                self._connector.close()
+        self._note_held()
         if claimed_next.jobs and self._control.expired:
             self.release_held()
         elif next_claim is not None and claimed_next.jobs:
@@ -232,34 +249,36 @@ class LeaseHold(Hold):
         gone = set(outcomes.jobs).difference(job.key for job in held)
         for key in gone:
             outcomes.forget(key)
+        self._report.lost += len(gone)
         return gone
 
     def _settle_and_claim(
-        self, owner: int, outcomes: Outcomes, size: int, plan: ClaimPlan
-    ) -> tuple[Unsettled, ClaimResult]:
-        """The jobs that were not written, and the claim, which is not held yet."""
+        self, claimed: ClaimResult, outcomes: Outcomes, next_claim: NextClaim | None, plan: ClaimPlan | None
+    ) -> tuple[Unsettled, ClaimResult] | None:
+        """The jobs that were not written, and the next claim, which is not held yet. None: the settle is to be made
+        alone. It has priority: if the claim was refused, the next call of `claim` raises the error.
+        """
+        if next_claim is None or plan is None or not self._may_claim(settled=claimed):
+            return None
         if self._together is None or self._together.plan is not plan:
-            self._together = SettleAndClaim(self._settler, plan)
-        way = self._together
+            self._together = SettleAndClaim(self.settler, plan)
+        way, owner = self._together, claimed.owner
         autocommit = way.may_autocommit(outcomes)
         try:
-            request = self._next_request(self._connector, size, plan)
+            request = self._next_request(self._connector, next_claim.size, plan)
             for attempt in self._connector.attempts(self._claim_patience, autocommit=autocommit, divisible=True):
                 with attempt as connection:
                     me = self.owner.id  # a new connection may have registered under a new id
-                    unwritten, claimed = way.settle_and_claim(connection, me, request, owner=owner, outcomes=outcomes)
+                    unwritten, new = way.settle_and_claim(connection, me, request, owner=owner, outcomes=outcomes)
         except (OwnerDead, SomeLost, ClaimjobsError, sa.exc.SQLAlchemyError) as error:
             passes = self._connector.is_passing(error) and not self._connector.may_be_of_a_row(error)
             if self._control.stopping and passes:
                 raise  # after `stop` a lease is enough
-            # The settle has priority. If the claim was refused, the next call of `claim` raises the error.
-            parts = self._settling.write_in_parts(owner, outcomes)
-            return self._settling.make_failed(owner, outcomes, parts.unwritten, parts=parts), NOTHING
-        self._range.learn(request, claimed)
-        keys = [job.key for job in claimed.jobs] if unwritten else []
-        unsettled = self._settling.make_failed(owner, outcomes, unwritten, claimed=keys)
+            return None
+        self._range.learn(request, new)
+        keys = [job.key for job in new.jobs] if unwritten else []
         # If there are stuck jobs, OutcomeRefused is raised next: the next claim or heartbeat releases what was claimed.
-        return unsettled, NOTHING if unsettled.stuck else claimed
+        return self._settling.make_failed(owner, outcomes, unwritten, claimed=keys), new
 
     def split(self, claimed: ClaimResult, keeper: object) -> list[ClaimResult]:
         """Hold each job of a claim by itself; return a claim for each. `keeper`: in place of their Batches."""
@@ -291,28 +310,6 @@ class LeaseHold(Hold):
                 self._release_unbatched()
         self._note_held()
 
-    @contextlib.contextmanager
-    def _one_settle(self, claimed: ClaimResult, outcomes: Outcomes) -> Iterator[None]:
-        """A `with` block around a settle. Raises SettleFailed for an error that another try would meet again."""
-        if self._process != os.getpid():  # the parent of a forked process still works on the batch
-            raise CrossedFork
-        self.held.rest(claimed)  # to wait for the database, or for another thread, is no hang
-        try:
-            with self._alone():
-                outcomes.claim_row = claimed.claim_row
-                if outcomes.disconnects is None:
-                    outcomes.disconnects = self._connector.disconnects
-                yield
-        except sa.exc.DBAPIError as error:
-            if self._connector.is_passing(error):
-                raise
-            raise SettleFailed(self._backend.roles.name, len(outcomes.keys()), reason(error)) from error
-        finally:
-            self.held.progress(claimed)
-            if self._closed:  # a batch may be settled after `close`, which opens the connection again
-                self._connector.close()
-        self._note_held()
-
     def _record_settle(self, outcomes: Outcomes, claimed: ClaimResult, unsettled: Unsettled) -> set[Key]:
         """Update what is held and the report; return the keys of the lost jobs. Raises OutcomeRefused.
 
@@ -327,7 +324,7 @@ class LeaseHold(Hold):
             self.owner.row.beat(patience=None)
             if self.owner.id == owner:
                 mine = lost & outcomes.done.keys()
-                lost = self._connector.transaction(lambda connection: self._settler.not_done(connection, mine))
+                lost = self._connector.transaction(lambda connection: self.settler.not_done(connection, mine))
         others = len(outcomes) - len(lost)
         self.held.remove(claimed)
         # Also after a dead job the later ones of its key may be claimed.
@@ -345,11 +342,8 @@ class LeaseHold(Hold):
 
     @property
     def owner_id(self) -> int:
+        """The id under which jobs are claimed now."""
         return self.owner.id
-
-    @property
-    def _is_heartbeat(self) -> bool:
-        return self.owner.is_here
 
     @property
     def sleeper(self) -> IdleSleeper:
@@ -359,6 +353,9 @@ class LeaseHold(Hold):
     # --- the whole hold --------------------------------------------------------------------------------
 
     def give(self, claimed: ClaimResult, batch: object, *, ahead: bool) -> None:
+        """Note the Batch of a claim: if it is dropped without a settle, its jobs are released, after half a lease.
+        `ahead`: no handler works on it before the first `progress`.
+        """
         self.held.give(claimed, batch, ahead=ahead)
 
     def progress(self, claimed: ClaimResult) -> None:
@@ -373,14 +370,24 @@ class LeaseHold(Hold):
 
     def _note_held(self) -> None:
         with self._guard:
-            must_write = self._may_hold_unbatched or self._settling.has_later
+            must_write = self._may_hold_unbatched or self._settling.later
             self.owner.sleeper.note_held(may_sleep=not (self.held or must_write))
 
     def maintain(self) -> None:
-        """During a claim or a settle it does nothing: a heartbeat must not wait for them. The next one does it."""
+        """Release what this owner holds and nobody works on, and give up what hangs. During a claim or a settle it does
+        nothing: a heartbeat must not wait for them. The next one does it.
+        """
         with self._unless_busy() as may_write:
             if may_write:
-                self._release_forgotten()
+                # Jobs without a claim, and after half a lease batches that were dropped without a settle, and claims of
+                # a settle that no loop asked for.
+                if self.held.forget(self._lease / 2):
+                    self._may_hold_unbatched = True
+                for written in self._settling.write_again():
+                    written.count(self._report)
+                    self._reaper.unreported.append(written)
+                if self._may_hold_unbatched:
+                    self._release_unbatched()
         until = time.monotonic() + self._beat  # then the next heartbeat is due, and what is left waits for it
         for hanging in self.held.hanging(self._max_batch_time):
             seconds = time.monotonic() - hanging.progressed_at
@@ -397,18 +404,6 @@ class LeaseHold(Hold):
                     self._may_hold_unbatched = True  # a failure may have been refused
                     self.restart_from_head()
         self._note_held()
-
-    def _release_forgotten(self) -> None:
-        """Release what this owner holds and nobody works on: jobs without a claim, and after half a lease batches that
-        were dropped without a settle, and claims of a settle that no loop asked for.
-        """
-        if self.held.forget(self._lease / 2):
-            self._may_hold_unbatched = True
-        for written in self._settling.write_again():
-            written.count(self._report)
-            self._reaper.unreported.append(written)
-        if self._may_hold_unbatched:
-            self._release_unbatched()
 
     def _report_hang(self, hanging: HeldBatch, seconds: float, until: float) -> None:
         jobs = len(hanging.claimed.jobs)

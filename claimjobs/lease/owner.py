@@ -44,7 +44,7 @@ class Owner:
         heartbeat. Call `start` next.
         """
         backend, liveness, control = context.backend, context.liveness, context.control
-        self._hold, self._control, self._liveness = hold, control, liveness
+        self._hold, self._control, self._liveness, self._report = hold, control, liveness, context.report
         self.connector = OwnerConnector(
             context.engine, backend.dialect, liveness, context.report, tables=backend.tables_in_use, control=control
         )
@@ -58,7 +58,7 @@ class Owner:
         """When the last one was written, or none was due."""
         self._next_beat = self._next_search = 0.0
         name = f"claimjobs heartbeat of {backend.roles.name}"
-        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
+        self.thread = threading.Thread(target=self._run, name=name, daemon=True)
 
     @property
     def id(self) -> int:
@@ -67,18 +67,13 @@ class Owner:
     def start(self) -> None:
         self._written_at = time.monotonic()
         self._next_beat = self._written_at + self._liveness.beat
-        self._thread.start()
+        self.thread.start()
 
     def stop(self) -> None:
         deadline = time.monotonic() + self._liveness.lease
-        while self._thread.is_alive() and time.monotonic() < deadline:
+        while self.thread.is_alive() and time.monotonic() < deadline:
             self.sleeper.stop()
-            self._thread.join(END_WAIT_EVERY_SECONDS)
-
-    @property
-    def is_here(self) -> bool:
-        """Whether the caller runs in this thread."""
-        return threading.current_thread() is self._thread
+            self.thread.join(END_WAIT_EVERY_SECONDS)
 
     def read_pause(self, patience: float | None = None) -> None:
         """Read whether the queue is paused. After `stop` that is not tried again."""
@@ -163,5 +158,6 @@ class Owner:
                     self._beat_between()
         finally:
             if jobs:
-                self._hold.note_reclaimed(jobs)
+                self._report.reclaimed += jobs
+                self._hold.restart_from_head()  # the next claim finds them there
                 self._control.wake()

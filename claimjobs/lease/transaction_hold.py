@@ -26,6 +26,7 @@ from claimjobs.database.connection import Connector
 from claimjobs.database.error_translation import reason
 from claimjobs.database.transactions import in_utc, savepoint
 from claimjobs.dialects import Key
+from claimjobs.dialects.error_codes import LOST
 from claimjobs.errors import (
     BatchRolledBack,
     ClaimjobsError,
@@ -99,7 +100,8 @@ class TransactionHold(Hold):
     def _take(self) -> OpenTransaction:
         """A transaction for the next claim. Those whose Batch was dropped without a settle are rolled back before."""
         with self._guard:
-            dropped = [each for each in self._busy if each.batch is not None and each.batch.is_dropped]
+            batches = [each.batch for each in self._busy if each.batch is not None]
+            dropped = [each.transaction for each in batches if each.given is not None and each.given() is None]
             for transaction in dropped:
                 transaction.batch = None  # no other thread finds it
         for transaction in dropped:
@@ -154,7 +156,7 @@ class TransactionHold(Hold):
         batch = self._open(claimed)
         if batch is None:
             raise NoOpenTransaction("has no open transaction any more")
-        settling = IsolatingSettle(self._backend, self._settler, self._context.retry, outcomes)
+        settling = IsolatingSettle(self._backend, self.settler, self._context.retry, outcomes)
         settled = False
         try:
             settling.commit(batch, with_savepoint=self._makes_savepoints)
@@ -164,7 +166,12 @@ class TransactionHold(Hold):
             cause = gone.__cause__  # of a statement, or of the commit
             if isinstance(cause, sa.exc.SQLAlchemyError) and is_of_a_row(cause, self._backend.dialect):
                 self._makes_savepoints = True
-            raise batch.transaction.with_limit(gone, time.monotonic() - batch.since) from cause
+            if gone.kind == LOST:  # perhaps because of a setting of the server
+                seconds = time.monotonic() - batch.since
+                limits = batch.transaction.limits.items()
+                over = [f"{name} = {limit:g} s" for name, limit in limits if limit <= seconds]
+                gone = BatchRolledBack(LOST, lost_after=seconds, limit=over[0] if over else None)
+            raise gone from cause
         finally:
             self._give_back(batch.transaction)
             self.unwritable |= settling.unwritable
@@ -189,6 +196,7 @@ class TransactionHold(Hold):
         return next((batch for batch in batches if batch is not None and batch.claimed is claimed), None)
 
     def give(self, claimed: ClaimResult, batch: object, *, ahead: bool) -> None:
+        """Note the Batch of a claim: if it is dropped without a settle, the next claim releases its jobs."""
         opened = self._open(claimed)
         if opened is not None:
             opened.given = weakref.ref(batch)
@@ -226,34 +234,33 @@ class TransactionHold(Hold):
         return self.owner.sleeper
 
     def _have_owner(self) -> None:
-        with self._registering:
-            if self.owner is None and self._may_register:
-                self._register()
-
-    def _register(self) -> None:
-        """Have an owner. It needs a session lock, by which it can be woken. After an error the consumer polls, so that
-        nothing here is worth a second attempt. Raises ClaimsDiffer.
+        """Register, if that may help. The owner needs a session lock, by which it can be woken. After an error the
+        consumer polls, so that nothing here is worth a second attempt. Raises ClaimsDiffer.
         """
-        liveness, owner = replace(self._liveness, patience=0), None
-        connector = Connector(self._context.engine, self._backend.dialect, liveness, self._report)
-        try:
-            backend = replace(self._backend, records_claims=False)
-            backend = connector.transaction(lambda connection: with_owners(connection, backend))
-            owner = Owner(replace(self._context, backend=backend, liveness=liveness), self._reclaims, self)
-            owner.start()
-            owner.read_pause()
-            self._may_register = owner.row.locked
-        except ClaimsDiffer:
-            raise
-        except (ClaimjobsError, sa.exc.SQLAlchemyError) as error:
-            log.debug("no sleep: %s", reason(error), extra={"event": SLEEP_FAILED, "error": str(error)})
-            self._may_register = connector.is_passing(error)
-        else:
-            self.owner = owner if owner.row.locked else None
-        finally:
-            connector.close()
-            if owner is not None and self.owner is None:
-                owner.end()
+        with self._registering:
+            if self.owner is not None or not self._may_register:
+                return
+            liveness, owner = replace(self._liveness, patience=0), None
+            connector = Connector(self._context.engine, self._backend.dialect, liveness, self._report)
+            try:
+                backend = replace(self._backend, records_claims=False)
+                backend = connector.transaction(lambda connection: with_owners(connection, backend))
+                owner = Owner(replace(self._context, backend=backend, liveness=liveness), self._reclaims, self)
+                owner.start()
+                owner.read_pause()
+                self._may_register = owner.row.locked
+            except ClaimsDiffer:
+                raise
+            except (ClaimjobsError, sa.exc.SQLAlchemyError) as error:
+                log.debug("no sleep: %s", reason(error), extra={"event": SLEEP_FAILED, "error": str(error)})
+                self._may_register = connector.is_passing(error)
+            else:
+                if owner.row.locked:
+                    self.owner, self._heartbeat = owner, owner.thread
+            finally:
+                connector.close()
+                if owner is not None and self.owner is None:
+                    owner.end()
 
     def _close(self) -> None:
         for transaction in (*self._busy, *self._idle):
@@ -261,10 +268,6 @@ class TransactionHold(Hold):
         owner, self.owner = self.owner, None
         if owner is not None:
             owner.end()
-
-    @property
-    def _is_heartbeat(self) -> bool:
-        return self.owner is not None and self.owner.is_here
 
 
 class IsolatingSettle:

@@ -386,7 +386,8 @@ class Queue(QueueOperations):
 
     def use_hooks(self, hooks: Hooks) -> None:
         """Replace `on_retry` and `on_dead`. Call it before the first claim."""
-        self.settings.hooks.become(hooks)
+        own = self.settings.hooks
+        own.on_retry, own.on_dead = hooks.on_retry, hooks.on_dead
 
     def wait(self, seconds: float) -> None:
         """Pause for so many seconds; `stop()` and `drain()` end the pause."""

@@ -33,10 +33,6 @@ class Hooks:
     on_dead: Hook | None = None
     """Called with each job that failed for the last time."""
 
-    def become(self, others: Hooks) -> None:
-        """Take the functions of other hooks, before the first settle."""
-        self.on_retry, self.on_dead = others.on_retry, others.on_dead
-
 
 class Failures:
     """Reports the failed jobs of one queue, each once, when their outcomes are in the database.
@@ -57,8 +53,9 @@ class Failures:
         for key, failure in outcomes.retried.items():
             fields = {**self._fields(JOB_RETRY, key, outcomes, failure), "retry_in": round(failure.wait, 3)}
             raised = failure.raised if log.isEnabledFor(logging.DEBUG) else None
-            words, said = "job %s failed: %s; it runs again in %s s", (fields["error"], _seconds(failure.wait))
-            log_safely(log, logging.WARNING, words, key_in_message(key), *said, fields=fields, raised=raised)
+            words, wait = "job %s failed: %s; it runs again in %s s", f"{failure.wait:.1f}".removesuffix(".0")
+            said = (key_in_message(key), fields["error"], wait)
+            log_safely(log, logging.WARNING, words, *said, fields=fields, raised=raised)
         for key, failure in outcomes.dead.items():
             fields, words = self._fields(JOB_DEAD, key, outcomes, failure), "job %s is dead: it failed: %s"
             raised = failure.raised
@@ -87,7 +84,3 @@ class Failures:
         before = 0 if job is None else self._roles.value_of("attempts", entry_of(job), 0)
         error = failure.error if raised is None else f"{type(raised).__name__}: {reason(raised)}"
         return {"event": event, "queue": self._name, "key": key, "attempts": before + 1, "error": error}
-
-
-def _seconds(wait: float) -> str:
-    return f"{wait:.1f}".removesuffix(".0")

@@ -62,6 +62,10 @@ class OutcomeTable(ABC):
     """The statements that come before those for failed jobs and suspects."""
     result_columns: Sequence[str]
     """The columns of the user's that can be written with jobs that are done and kept."""
+    to_reclaim: sa.Select[Any]
+    """Lock, where needed, the jobs of a dead owner `me` that can be reclaimed now: their keys, then attempts."""
+    held: sa.Select[Any]
+    """The keys of all jobs that a dead owner `me` holds, also of those that another session has locked."""
 
     def __init__(self, backend: Backend, record: ClaimRecord) -> None:
         self.name = backend.source.name
@@ -95,29 +99,23 @@ class OutcomeTable(ABC):
     def keep_statements(self, columns: Mapping[Key, Mapping[str, Any]]) -> Sequence[OutcomeWrite]:
         """The statements that keep done jobs with these values of the same columns."""
 
-    def _keep_writes(
-        self, connection: sa.Connection, columns: Mapping[Key, Mapping[str, Any]]
-    ) -> Iterator[tuple[OutcomeWrite, dict[str, Any]]]:
-        """The statements that keep done jobs with these values of other columns, each with its parameters. Raises
-        StatementError for values of a job that are too large to be sent.
-        """
-        sizes = {key: sum(map(bytes_of, given.values())) for key, given in columns.items()}
-        check_size(connection, self.dialect, max(sizes.values(), default=0))
-        alike: defaultdict[tuple[str, ...], dict[Key, int]] = defaultdict(dict)
-        for key, given in columns.items():
-            alike[tuple(sorted(given))][key] = sizes[key]
-        for keys in (some for each in alike.values() for some in _cut_by_size(each)):
-            for write in self.keep_statements({key: columns[key] for key in keys}):
-                yield write, {"claimjobs_keys": keys}
-
     def writes(
         self, connection: sa.Connection, outcomes: Outcomes, done: Sequence[OutcomeWrite]
     ) -> Iterator[tuple[OutcomeWrite, dict[str, Any]]]:
-        """The statements for these outcomes, each with its parameters. `done`: those for done jobs."""
+        """The statements for these outcomes, each with its parameters. `done`: those for done jobs. Raises
+        StatementError for values of other columns of a job that are too large to be sent.
+        """
         plain: Collection[Key] = outcomes.done
-        if outcomes.columns:
-            yield from self._keep_writes(connection, outcomes.columns)
-            plain = [key for key in outcomes.done if key not in outcomes.columns]
+        if columns := outcomes.columns:
+            sizes = {key: sum(map(bytes_of, given.values())) for key, given in columns.items()}
+            check_size(connection, self.dialect, max(sizes.values()))
+            alike: defaultdict[tuple[str, ...], dict[Key, int]] = defaultdict(dict)
+            for key, given in columns.items():
+                alike[tuple(sorted(given))][key] = sizes[key]
+            for some in (some for each in alike.values() for some in _cut_by_size(each)):
+                for write in self.keep_statements({key: columns[key] for key in some}):
+                    yield write, {"claimjobs_keys": some}
+            plain = [key for key in outcomes.done if key not in columns]
         each = ((done, plain), (self.released, outcomes.released), (self.before_failures, outcomes.failures))
         for write, keys in ((write, keys) for writes, keys in each for write in writes):
             yield from ((write, {"claimjobs_keys": some}) for some in cut(keys, self.many))
@@ -160,16 +158,6 @@ class OutcomeTable(ABC):
         if no owner in the row tells which.
         """
 
-    @property
-    @abstractmethod
-    def to_reclaim(self) -> sa.Select[Any]:
-        """Lock, where needed, the jobs of a dead owner `me` that can be reclaimed now: their keys, then attempts."""
-
-    @property
-    @abstractmethod
-    def held(self) -> sa.Select[Any]:
-        """The keys of all jobs that a dead owner `me` holds, also of those that another session has locked."""
-
 
 class JobsTable(OutcomeTable):
     """In the table of the jobs."""
@@ -181,6 +169,7 @@ class JobsTable(OutcomeTable):
         if DONE in self.roles.state.can:
             self.done["keep"] = [OutcomeWrite(settle.keep(self._target, self._now))]
         self._still_mine = settle.still_mine(self._target)
+        self.to_reclaim, self.held = owners.to_reclaim(self.roles), owners.held(self.roles)
 
     def keep_statements(self, columns: Mapping[Key, Mapping[str, Any]]) -> Sequence[OutcomeWrite]:
         return [ResultWrite(settle.keep(self._target, self._now, columns))]
@@ -196,14 +185,6 @@ class JobsTable(OutcomeTable):
         if not self.record.names_owner:
             raise WriteSwallowed(self.name, "the settle", (reached, len(keys)))
         return True
-
-    @property
-    def to_reclaim(self) -> sa.Select[Any]:
-        return owners.to_reclaim(self.roles)
-
-    @property
-    def held(self) -> sa.Select[Any]:
-        return owners.held(self.roles)
 
 
 class SideCarTable(OutcomeTable):
@@ -224,6 +205,8 @@ class SideCarTable(OutcomeTable):
         self.done = {"keep": [OutcomeWrite(side_car.finish(pair))], "delete": [delete, remove]}
         self.before_failures = [OutcomeWrite(side_car.note(pair), may_miss=True)]
         self._ended = settle.those(self._target, ~self.roles.state.row_says(UNCLAIMED))
+        self.to_reclaim = side_car.to_reclaim(pair)  # most jobs have no row in the side-car
+        self.held = self.to_reclaim.with_only_columns(*source.key)
 
     def settle_done(self, write: OutcomeWrite) -> None:
         """None: a statement writes only one of the two tables."""
@@ -248,15 +231,6 @@ class SideCarTable(OutcomeTable):
         if not write.removes and reached < len(there):
             raise WriteSwallowed(self.name, "the settle", (reached, len(keys)))
         return False
-
-    @property
-    def to_reclaim(self) -> sa.Select[Any]:
-        """Most jobs have no row in the side-car."""
-        return side_car.to_reclaim(self._pair)
-
-    @property
-    def held(self) -> sa.Select[Any]:
-        return self.to_reclaim.with_only_columns(*self._pair.source.key)
 
 
 def outcome_table(backend: Backend, record: ClaimRecord, also_writes: Sequence[str] = ()) -> OutcomeTable:

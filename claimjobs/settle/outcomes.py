@@ -102,15 +102,12 @@ class Outcomes:
 
     def with_short_errors(self, longest: int) -> Outcomes:
         """The same outcomes with at most so many characters of each error, in ASCII; 0: without errors."""
-
-        def shorter(outcome: Any) -> Any:
-            if not isinstance(outcome, Failure):
-                return outcome
-            text = (outcome.error or "").encode("ascii", "backslashreplace").decode()
-            return replace(outcome, error=text[:longest] or None)
-
-        kinds: dict[str, Any] = {kind: {key: shorter(each[key]) for key in each} for kind, each in self.kinds.items()}
-        return replace(self, **kinds)
+        short = replace(self, retried=dict(self.retried), dead=dict(self.dead), suspects=dict(self.suspects))
+        for failures in (short.retried, short.dead, short.suspects):
+            for key, failure in failures.items():
+                text = (failure.error or "").encode("ascii", "backslashreplace").decode()
+                failures[key] = replace(failure, error=text[:longest] or None)
+        return short
 
     def become(self, written: Outcomes) -> None:
         """Replace these outcomes by those that were written."""

@@ -29,12 +29,6 @@ def is_of_a_row(error: Exception, dialect: Dialect) -> bool:
     return not isinstance(error, sa.exc.DBAPIError) or dialect.errors.may_be_of_a_row(error)
 
 
-def raise_unless_of_a_row(error: Exception, dialect: Dialect) -> None:
-    """Raise an error of which no single row is the cause."""
-    if not is_of_a_row(error, dialect):
-        raise error
-
-
 class WriteInHalves:
     """Keys to be written: all at once, and what the database refuses in halves, until the bad row is alone.
 
@@ -89,13 +83,13 @@ class WriteInHalves:
 
     def refuse(self, keys: Sequence[Key], error: Exception) -> None:
         """These keys were refused: their halves are next. Raises an error that is not about single rows."""
-        raise_unless_of_a_row(error, self._dialect)
-        if self._table is not None and self._dialect.errors.denied_table(error) == self._table:
+        errors = self._dialect.errors
+        is_denied = self._table is not None and errors.denied_table(error) == self._table
+        if is_denied or not is_of_a_row(error, self._dialect):
             raise error
         self._is_written, self._error = False, error
         if len(keys) == 1:
             self.refused[keys[0]] = SWALLOWED if isinstance(error, WriteSwallowed) else reason(error)
-            errors = self._dialect.errors
             if isinstance(error, sa.exc.DBAPIError) and errors.code(error) in errors.duplicate:
                 self.duplicates.add(keys[0])
         else:

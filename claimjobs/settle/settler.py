@@ -103,7 +103,7 @@ class Settler:
         keys = outcomes.keys()
         unwritten = self.record.take_out(connection, me, keys, outcomes.claim_row)
         held = outcomes.only(set(keys) - unwritten) if unwritten else outcomes
-        for write, values in self._writes(connection, held):
+        for write, values in self.table.writes(connection, held, self._done):
             reached = write.count(connection, {**values, **self.record.guard_parameters(me)})
             if reached < len(values["claimjobs_keys"]) and not write.may_miss:
                 raise SomeLost
@@ -139,7 +139,9 @@ class Settler:
         renewals = [(self.table.renew, {"claimjobs_keys": keys}) for keys in cut(again, self.table.many)]
         if again:
             outcomes = outcomes.only(set(outcomes.keys()) - again)
-        for write, values in chain(renewals, self._writes(connection, outcomes)):
+        asks = outcomes.done and callable(self._on_done)
+        done = self._chosen(connection, outcomes) if asks else self._done
+        for write, values in chain(renewals, self.table.writes(connection, outcomes, done)):
             keys = values["claimjobs_keys"]
             reached = write.count(connection, {**values, **self.record.guard_parameters(me)})
             if reached < len(keys) and self.table.must_reach(connection, write, reached, keys):
@@ -149,13 +151,10 @@ class Settler:
                 self._still_due.find(connection, keys, self._due)
         return short
 
-    def _writes(self, connection: sa.Connection, outcomes: Outcomes) -> Iterator[tuple[OutcomeWrite, dict[str, Any]]]:
-        """The statements for these outcomes, each with its parameters. What a user's function chooses for done jobs is
-        checked: no job may be deleted by mistake.
-        """
-        if not (outcomes.done and callable(self._on_done)):
-            return self.table.writes(connection, outcomes, self._done)
-        answer: Any = self._on_done(connection, [outcomes.jobs[key] for key in outcomes.done])
+    def _chosen(self, connection: sa.Connection, outcomes: Outcomes) -> Sequence[OutcomeWrite]:
+        """The statements for done jobs that a user's function chooses. That is checked before a job is deleted."""
+        on_done: Any = self._on_done
+        answer = on_done(connection, [outcomes.jobs[key] for key in outcomes.done])
         if answer not in (None, *FINISHES):
             found = unfinished(answer) or repr(answer)
             raise BadArgument(f"on_done returned {found}, and nothing was written: return 'delete', 'keep' or None")
@@ -164,7 +163,7 @@ class Settler:
             raise DoneUndecided(self.table.roles.name)
         if wanted == "keep":
             self.table.roles.need_state(DONE, "keeping done jobs")
-        return self.table.writes(connection, outcomes, self.table.done[wanted])
+        return self.table.done[wanted]
 
     def check_columns(self, columns: Mapping[str, Any]) -> None:
         """Raise BadArgument unless these values of columns can be written with done jobs."""
@@ -240,7 +239,7 @@ class LeaseSettler:
         """The keys of stuck jobs."""
         self.unreleased: set[Key] = set()
         """The keys of jobs that could not be released at the last try."""
-        self._later: list[tuple[int, Outcomes]] = []
+        self.later: list[tuple[int, Outcomes]] = []
         """Failures to be written, each with the owner that holds the jobs."""
         self._due = math.inf
 
@@ -347,7 +346,7 @@ class LeaseSettler:
         if len(later):
             keys = set(later.keys())
             jobs = {key: job for key, job in outcomes.jobs.items() if key in keys}  # not all of the batch
-            self._later.append((owner, replace(later, jobs=jobs)))
+            self.later.append((owner, replace(later, jobs=jobs)))
             self._due = min(self._due, time.monotonic() + REFUSED_RETRY_SECONDS)
         return Unsettled(lost, stuck, held - refused.keys(), are_duplicates=are_duplicates and len(later) == len(stuck))
 
@@ -355,27 +354,22 @@ class LeaseSettler:
         """Write no failure later for these jobs: they were released otherwise, and are claimed again."""
         for job in jobs:
             self.stuck.discard(job.key)
-            for _, wanted in self._later:
+            for _, wanted in self.later:
                 wanted.forget(job.key)
-
-    @property
-    def has_later(self) -> bool:
-        """Whether there are failures to be written later."""
-        return bool(self._later)
 
     def write_again(self) -> Iterator[Outcomes]:
         """Try to write the refused failures, once every few seconds. Yields what is written now."""
         if time.monotonic() < self._due:
             return
         self._due = time.monotonic() + REFUSED_RETRY_SECONDS
-        for owner, wanted in self._later.copy():
+        for owner, wanted in self.later.copy():
             written, refused, _ = self._written_of(owner, wanted, patience=0)
-            self._later.remove((owner, wanted))
+            self.later.remove((owner, wanted))
             if len(refused):
-                self._later.append((owner, refused))
+                self.later.append((owner, refused))
             self.stuck -= set(wanted.keys()) - set(refused.keys())
             yield written
-        self._due = self._due if self._later else math.inf
+        self._due = self._due if self.later else math.inf
 
     def _written_of(
         self, owner: int, wanted: Outcomes, patience: float | None = None

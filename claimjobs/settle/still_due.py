@@ -52,19 +52,13 @@ class StillDueRows:
         if new:
             self._keys.update(dict.fromkeys(new))
             self._report.still_due += len(new)
-            self._tell(new)
-
-    def _tell(self, keys: list[Key]) -> None:
-        more = f" and {len(keys) - KEYS_SHOWN} more" if len(keys) > KEYS_SHOWN else ""
-        shown = ", ".join(map(key_in_message, keys[:KEYS_SHOWN]))
-        log.warning(
-            "table %s: the handler returned, and these rows are still due: %s%s; they are not claimed again by this "
-            "consumer: let the handler make the predicate false",
-            self._roles.name,
-            shown,
-            more,
-            extra={"event": JOBS_LEFT, "queue": self._roles.name, "keys": keys},
-        )
+            more = f" and {len(new) - KEYS_SHOWN} more" if len(new) > KEYS_SHOWN else ""
+            log.warning(
+                "table %s: the handler returned, and these rows are still due: %s%s; they are not claimed again by "
+                "this consumer: let the handler make the predicate false",
+                *(roles.name, ", ".join(map(key_in_message, new[:KEYS_SHOWN])), more),
+                extra={"event": JOBS_LEFT, "queue": roles.name, "keys": new},
+            )
 
     def check(self) -> None:
         """Raises StillDue if there are too many such rows: the handler does not make its predicate false."""

@@ -356,7 +356,7 @@ def test_an_on_hang_that_fails_ends_no_heartbeat(backend: Backend, caplog: pytes
     batch = queue.claim(1)
     hang(queue, batch)
     backend.wait_for(lambda: [each for each in caplog.records if each.getMessage() == "on_hang failed"], "it is told")
-    assert hold_of(queue).owner._thread.is_alive()
+    assert hold_of(queue).owner.thread.is_alive()
     await_beat(backend, queue.owner_id)
     backend.wait_for(lambda: states(backend) == ["unclaimed"], "the job is given up")
 

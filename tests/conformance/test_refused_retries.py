@@ -105,4 +105,4 @@ def test_a_job_that_is_claimed_anew_gets_no_failure_of_its_last_claim(
 
 def _has_written(hold: LeaseHold) -> bool:
     hold.maintain()
-    return not hold._settling.has_later
+    return not hold._settling.later

@@ -66,7 +66,6 @@ class Settled(Hold):
         """There is no order."""
 
     _close = restart_from_head
-    _is_heartbeat = False
 
     @property
     def outcomes(self) -> Outcomes:
