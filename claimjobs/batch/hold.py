@@ -193,8 +193,7 @@ class Hold(ABC):
     def is_held(self, claimed: ClaimResult) -> bool:
         """Whether these jobs were not released, or given to others, as far as this process knows."""
 
-    @abstractmethod
-    def progress(self, claimed: ClaimResult) -> None:
+    def progress(self, claimed: ClaimResult) -> None:  # noqa: B027 - the locks of a transaction need no care
         """The handler of this claim begins, or makes progress: a job was decided, or it says so. Called for each job,
         so it must be cheap.
         """

@@ -154,7 +154,7 @@ class Owner:
             if (self.row.leads or not self.connector.locks_are_seen) and time.monotonic() >= self._next_search:
                 self._next_search = time.monotonic() + UNKNOWN_OWNERS_EVERY_SECONDS
                 for unknown in self.reaper.unknown():
-                    jobs += self.reaper.reclaim_unknown(unknown)
+                    jobs += self.reaper.reclaim_or_log(unknown)
                     self._beat_between()
         finally:
             if jobs:

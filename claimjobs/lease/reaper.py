@@ -11,7 +11,7 @@ import contextlib
 import logging
 import time
 from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
 from typing import Any, Final
@@ -106,41 +106,32 @@ class Reaper:
     def reclaim_dead(self) -> int:
         """Reclaim the jobs of all dead and unknown owners; return how many. Raises the last error after all of them."""
         self._error = None
-        jobs = sum(map(self.reclaim_or_log, self.dead())) + sum(map(self.reclaim_unknown, self.unknown()))
+        jobs = sum(map(self.reclaim_or_log, self.dead())) + sum(map(self.reclaim_or_log, self.unknown()))
         if self._error is not None:
             raise self._error
         return jobs
 
-    def reclaim_or_log(self, seen: OwnerState) -> int:
-        """As `reclaim`. If that fails for this owner, it is logged once."""
-        with self._logged(seen.id):
-            return self.reclaim(seen)
-        return 0
-
-    def unknown(self) -> list[int]:
-        """The ids of owners that hold jobs and are not in the owners table."""
-        return [owner for (owner,) in self._connector.rows(self._unknown, patience=0)]
-
-    def reclaim_unknown(self, owner: int) -> int:
-        """Reclaim the jobs of such an owner; return how many. Errors as `reclaim_or_log`."""
-        with self._logged(owner):
-            return self.reclaim_by_id(owner)
-        return 0
-
-    @contextlib.contextmanager
-    def _logged(self, owner: int) -> Iterator[None]:
-        """An error about the jobs of this owner must not keep others waiting."""
+    def reclaim_or_log(self, owner: OwnerState | int) -> int:
+        """As `reclaim`, or `reclaim_by_id` of an owner in no table. If that fails for this owner, it is logged once: an
+        error about its jobs must not keep others waiting.
+        """
+        id_ = owner if isinstance(owner, int) else owner.id
         try:
-            yield
+            return self.reclaim_by_id(owner) if isinstance(owner, int) else self.reclaim(owner)
         except (StatementTimedOut, sa.exc.DBAPIError) as error:
             if self._backend.dialect.errors.broken_kind(error):
                 raise
             self._error = error
-            if owner not in self._failed_owners:
-                self._failed_owners.add(owner)
-                fields = {"event": OWNER_STUCK, "queue": self._name, "owner": owner, "error": reason(error)}
+            if id_ not in self._failed_owners:
+                self._failed_owners.add(id_)
+                fields = {"event": OWNER_STUCK, "queue": self._name, "owner": id_, "error": reason(error)}
                 words = "owner %d is dead, and its jobs cannot be reclaimed now: %s"
-                log.warning(words, owner, fields["error"], extra=fields)
+                log.warning(words, id_, fields["error"], extra=fields)
+            return 0
+
+    def unknown(self) -> list[int]:
+        """The ids of owners that hold jobs and are not in the owners table."""
+        return [owner for (owner,) in self._connector.rows(self._unknown, patience=0)]
 
     def reclaim_ownerless(self) -> int:
         """Release the jobs that are claimed without an owner's id; return how many. Raises WriteSwallowed."""

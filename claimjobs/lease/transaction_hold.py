@@ -206,9 +206,6 @@ class TransactionHold(Hold):
         batch = self._open(claimed)
         return batch is not None and batch.transaction.is_open and not self._control.expired
 
-    def progress(self, claimed: ClaimResult) -> None:
-        """Do nothing: the locks last as long as the transaction is open."""
-
     def _give_back(self, transaction: OpenTransaction) -> None:
         transaction.roll_back()
         with self._guard:

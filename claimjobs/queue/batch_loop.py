@@ -92,10 +92,6 @@ class BatchLoop:
         """Whether `end` was called."""
         self._idleness = IdleBackoff(poll, math.inf if idle is None else idle)
 
-    def own_thread(self) -> None:
-        """Let this thread belong to this loop, which `end` then ends as `stop` does."""
-        self._control.follow(self)
-
     def end(self) -> None:
         """End this loop alone, in any thread; it has a thread of its own. The caller gets no batch any more: one that
         is being claimed is released when the generator is closed.

@@ -84,9 +84,12 @@ class JobPool(BatchLoop):
         self._is_cancelled = False
         self._executor = executor_of(handler, count, self)
 
-    # --- what executors tell, in their threads: see `Pool` -------------------------------------------------
+    # --- what executors tell, in their threads -----------------------------------------------------------
 
     def begin_job(self, item: PooledJob) -> bool:
+        """A handler is about to begin this job, and the time until it hangs begins. Returns False if the handler must
+        not: the job is not held any more, or it is to be released, after `stop` and while the queue is paused.
+        """
         self._hold.progress(item.claim)
         must_not = item.job.is_lost or self._control.stopping or self._control.paused
         item.begun = not must_not and self._hold.is_held(item.claim)
@@ -96,6 +99,7 @@ class JobPool(BatchLoop):
         return item.begun
 
     def end_job(self, item: PooledJob) -> None:
+        """The handler has ended. However long the job waits for its settle, it does not hang."""
         self._hold.rest(item.claim)
         self._ended.append(item)
         if len(self._ended) >= self._wake_at:
@@ -130,7 +134,7 @@ class JobPool(BatchLoop):
                     self._backoff.reset()
                     self._claim_at = 0.0
                     return batch
-                self._pause_claims()
+                self._claim_at = time.monotonic() + self._backoff.pause()
                 if not self._items:
                     return batch
             self._wait()
@@ -166,10 +170,6 @@ class JobPool(BatchLoop):
         """Whether jobs may be claimed now. A handler that blocks its event loop keeps all others from the new ones."""
         is_due = not self._items or (self._is_low and time.monotonic() >= self._claim_at)
         return is_due and not self._executor.is_blocked
-
-    def _pause_claims(self) -> None:
-        """The next claim waits, while jobs are in hand. Without any, the loop itself waits."""
-        self._claim_at = time.monotonic() + self._backoff.pause()
 
     # --- waiting -----------------------------------------------------------------------------------------
 
@@ -251,7 +251,13 @@ class JobPool(BatchLoop):
                     unfit = self._decide(batch, [item for item in items if item.job in held])
             except OutcomeRefused as error:
                 log_refused(self._table, batch, error)
-            self._note_fruitless(batch, unfit)
+            self._fruitless = self._fruitless + 1 if unfit and batch.outcomes.only_released else 0
+            if unfit is not None:  # a failure could not be stored
+                log.error("%s", unfit, extra=fields_of(HANDLER_FAILED, self._table, batch, unfit))
+                self._claim_at = time.monotonic() + self._backoff.pause()
+                if self._fruitless >= VAIN_BATCHES and (self._drain or self._control.draining):
+                    vain = f"no job of {VAIN_BATCHES} batches in a row was done, because of this: {unfit}"
+                    raise NothingDone(vain) from unfit
             lost.extend(batch.lost)
             self._observer.settled(batch)
         log_lost(self._table, lost)
@@ -279,15 +285,3 @@ class JobPool(BatchLoop):
         if done:
             batch.done(*done)
         return unfit
-
-    def _note_fruitless(self, batch: Batch, unfit: UnfitTable | None) -> None:
-        """Pause after a group of which a failure could not be stored. Raises NothingDone if a drain gets nowhere."""
-        self._fruitless = self._fruitless + 1 if unfit and batch.outcomes.only_released else 0
-        if unfit is None:
-            return
-        log.error("%s", unfit, extra=fields_of(HANDLER_FAILED, self._table, batch, unfit))
-        self._pause_claims()
-        if self._fruitless >= VAIN_BATCHES and (self._drain or self._control.draining):
-            raise NothingDone(
-                f"no job of {VAIN_BATCHES} batches in a row was done, because of this: {unfit}"
-            ) from unfit

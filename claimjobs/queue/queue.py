@@ -317,7 +317,7 @@ class Queue(QueueOperations):
         self.settings.require("abatches")
         loop = BatchLoop(self._consumer, size, where, drain=drain, poll=poll, idle=idle, kept_alive=self)
         batches = iter(loop)
-        with ThreadPoolExecutor(1, "claimjobs batches", loop.own_thread) as thread:
+        with ThreadPoolExecutor(1, "claimjobs batches", self._control.follow, (loop,)) as thread:
             try:
                 while (batch := await in_thread(next, batches, None, executor=thread, interrupt=loop.end)) is not None:
                     yield batch
