@@ -95,10 +95,7 @@ class HandlerWrites:
 
 
 class Hold(ABC):
-    """Claims jobs, keeps other consumers from them, and settles them.
-
-    `lease.lease_hold.LeaseHold` does it by a lease, `lease.transaction_hold.TransactionHold` by an open transaction.
-    """
+    """Claims jobs, keeps other consumers from them, and settles them. LeaseHold or TransactionHold, in the room lease."""
 
     keeps_locks: bool
     """Whether an open transaction keeps jobs locked until `end`. Then a failed `end` cannot be tried again. If not,
@@ -151,9 +148,7 @@ class Hold(ABC):
         self._control.set_paused(connection.execute(self._read_pause).first() is not None)
 
     def _forget_plans(self, connection: sa.Connection) -> None:
-        """Have the next claims of this connection planned anew, if there was one since the last call: the table may
-        have grown.
-        """
+        """Have the next claims of this connection planned anew, if there was one: the table may have grown."""
         forget = self._backend.dialect.sessions.forget_plans
         if forget is not None and self._range.since > self._forgotten:
             self._forgotten = time.monotonic()
@@ -194,9 +189,7 @@ class Hold(ABC):
         """Whether these jobs were not released, or given to others, as far as this process knows."""
 
     def progress(self, claimed: ClaimResult) -> None:  # noqa: B027 - the locks of a transaction need no care
-        """The handler of this claim begins, or makes progress: a job was decided, or it says so. Called for each job,
-        so it must be cheap.
-        """
+        """The handler of this claim begins, or makes progress. Called for each job, so it must be cheap."""
 
     def rest(self, claimed: ClaimResult) -> None:  # noqa: B027 - the locks of a transaction need no care
         """No handler works on this claim any more: it waits for its settle."""
@@ -206,14 +199,10 @@ class Hold(ABC):
         self._range.restart_from_head()
 
     def maintain(self) -> None:  # noqa: B027 - the locks of a transaction need no care
-        """Release jobs on which nobody works, and give the jobs of a handler that hangs to others. The thread of the
-        heartbeat calls it.
-        """
+        """Release jobs on which nobody works, and give up what hangs. The heartbeat's thread calls it."""
 
     def excuse(self, seconds: float) -> None:  # noqa: B027
-        """Do not take a handler for one that hangs because of so many seconds, in which the database was away: it may
-        have waited, too.
-        """
+        """Let so many seconds be no sign of a hang: the database was away, and a handler may have waited, too."""
 
     def close(self) -> None:
         """Release all jobs, and close the connections. Does nothing in a forked child."""

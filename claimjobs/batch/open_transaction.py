@@ -40,10 +40,7 @@ ENDED: Final = "has no open transaction any more, because its handler committed,
 
 
 class OpenTransaction(Connector):
-    """One connection for transactions that stay open while the handler works.
-
-    The handler's statements run in its session. So the session keeps the engine's settings.
-    """
+    """One connection for transactions that stay open while the handler works, with the settings of the engine."""
 
     def __init__(self, engine: sa.Engine, backend: Backend, liveness: Liveness, report: Report) -> None:
         super().__init__(engine, backend.dialect, liveness, report, tables=backend.tables_in_use)
@@ -91,9 +88,7 @@ class OpenTransaction(Connector):
 
     @contextlib.contextmanager
     def once(self, *, autocommit: bool = False) -> Iterator[sa.Connection]:
-        """Roll back the last transaction, if it is open, and begin one. The end of the block leaves it open; an
-        exception rolls it back.
-        """
+        """Roll back the last transaction, and begin one. The end of the block leaves it open; an error undoes it."""
         with shielded(), self._in_use:
             self.roll_back()
             connection = self._open()
@@ -161,9 +156,7 @@ class OpenTransaction(Connector):
             self._connection.info[HELD] = self._backend.roles.name, claimed.jobs
 
     def listen(self) -> None:
-        """Tell the batch of each statement, until the transaction ends. A handler may have kept the connection, so it
-        need not ask for it.
-        """
+        """Tell the batch of each statement, until the transaction ends: a handler may have kept the connection."""
         sa.event.listen(self.connection, "before_cursor_execute", self._before_statement)
         self._listens = True
 

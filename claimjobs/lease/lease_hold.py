@@ -427,9 +427,7 @@ class LeaseHold(Hold):
 
     @contextlib.contextmanager
     def _unless_busy(self) -> Iterator[bool]:
-        """A `with` block that excludes claims and settles. It gets False if one of them lasts longer than a moment. It
-        is shielded, as `_alone`.
-        """
+        """A block without claims and settles. It gets False if one takes longer than a moment. Shielded, as `_alone`."""
         with shielded():
             may_write = self._one_at_a_time.acquire(timeout=MOMENT)
             try:

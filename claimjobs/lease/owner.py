@@ -109,10 +109,7 @@ class Owner:
             pause = min(max(CHECK_EVERY, SEARCH_PAUSE_FACTOR * took) if often else inf, self._liveness.beat)
 
     def _beat_and_reclaim(self) -> bool:
-        """Write a heartbeat and reclaim. Returns whether that failed and should be tried again soon.
-
-        While the database cannot be reached, no handler is taken for one that hangs: it may wait for it, too.
-        """
+        """Write a heartbeat and reclaim; return whether that failed. Meanwhile no handler is taken for hanging."""
         was_out, self._is_out = self._is_out, True
         try:
             self._beat_if_due()

@@ -196,9 +196,7 @@ class OwnerRow:
         return {"id": new}
 
     def _lock_session(self, connection: sa.Connection) -> None:
-        """Take the session lock, and write by which session, and the start of its server; NULL where only the lease
-        counts.
-        """
+        """Take the session lock; note its session and the start of the server. NULL where only the lease counts."""
         session = since = None
         self.locked = False
         if self.connector.locks_are_seen:
@@ -223,10 +221,7 @@ class OwnerRow:
         return session
 
     def _end_old_session(self, connection: sa.Connection) -> bool:
-        """End an earlier session of this owner that still has the lock, and take the lock. No other session is ended.
-
-        When the lock is free, the transaction of that session is committed or rolled back.
-        """
+        """End an earlier session of this owner that still has the lock, and take that: then its transaction is over."""
         session = self._holder(connection)
         # A session that has just ended, or that is another user's, cannot be ended.
         with contextlib.suppress(sa.exc.DBAPIError), connection.begin_nested():

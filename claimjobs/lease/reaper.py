@@ -161,10 +161,7 @@ class Reaper:
         return self._reclaim(seen.id, seen.beat)
 
     def reclaim_by_id(self, owner: int, cause: str | None = None) -> int:
-        """Reclaim the jobs of an owner whose process has ended; wait until its session has ended, too.
-
-        Does nothing for an owner that claims from another table.
-        """
+        """Reclaim the jobs of an owner, if it claims here, whose process has ended; wait until its session has, too."""
         if self._is_ours(owner) is False:
             return 0
         deadline = time.monotonic() + END_OF_SESSION_SECONDS
@@ -272,10 +269,7 @@ class Reaper:
             self.unreported.append(held)
 
     def _write(self, connection: sa.Connection, owner: int, outcomes: Outcomes) -> int:
-        """Reclaim jobs; return how many cannot be reclaimed, because the database refuses or swallows the write.
-
-        That is logged once for each owner.
-        """
+        """Reclaim jobs; return how many cannot be: their write is refused or swallowed, which is logged once."""
         refused: dict[Key, str] = {}
         short: set[Key] = set()
         keys = outcomes.keys()

@@ -217,9 +217,7 @@ class Consumer:
         return batch
 
     def _is_paused(self, hold: AnyHold) -> bool:
-        """Whether the queue is paused. The database is asked while it is, if a pause is expected, and where no
-        heartbeat does it.
-        """
+        """Whether the queue is paused. The database is asked while it is, if that is expected, or no heartbeat does."""
         if self.control.paused or self.expects_pause or hold.pause_is_stale:
             self.expects_pause = False
             hold.read_pause()

@@ -67,9 +67,7 @@ class RowIsolation:
                 error = again
 
     def _may_be_a_row(self, error: Exception) -> bool:
-        """Whether a claim of other rows may succeed after this error. Conflicts and lost connections are tried again
-        before.
-        """
+        """Whether a claim of other rows may succeed after this error. What may pass was tried again before."""
         if not isinstance(error, sa.exc.DBAPIError):
             return True
         backend, errors = self._access.backend, self._access.backend.dialect.errors

@@ -88,9 +88,7 @@ class OutcomeTable(ABC):
         """The statement for jobs that run once more."""
 
     def settle_done(self, write: OutcomeWrite) -> CompiledStatement | None:
-        """The statement that settles a batch whose jobs are all done, and returns their keys; None where several do
-        that.
-        """
+        """The statement that settles jobs that are all done, and returns their keys; None where several do that."""
         if not self.dialect.returns_what_it_writes:
             return None
         return CompiledStatement(self.record.also_take_out(write.statement.returning(*self.roles.key)))

@@ -122,9 +122,7 @@ class Settler:
         return self.table.lock(connection, me, held, keys)
 
     def reclaim(self, connection: sa.Connection, owner: int, outcomes: Outcomes) -> set[Key]:
-        """Write outcomes for an owner that was declared dead, whose jobs this transaction has locked: as
-        `write_locked`.
-        """
+        """Write outcomes of a dead owner's jobs, which this transaction has locked: as `write_locked`."""
         self.record.take_out(connection, owner, outcomes.keys(), outcomes.claim_row)
         return self.write_locked(connection, owner, outcomes)
 
