@@ -95,7 +95,7 @@ class HandlerWrites:
 
 
 class Hold(ABC):
-    """Claims jobs, keeps other consumers from them, and settles them. LeaseHold or TransactionHold, in the room lease."""
+    """Claims jobs, keeps others from them, and settles them. LeaseHold and TransactionHold are in the room lease."""
 
     keeps_locks: bool
     """Whether an open transaction keeps jobs locked until `end`. Then a failed `end` cannot be tried again. If not,

@@ -427,7 +427,7 @@ class LeaseHold(Hold):
 
     @contextlib.contextmanager
     def _unless_busy(self) -> Iterator[bool]:
-        """A block without claims and settles. It gets False if one takes longer than a moment. Shielded, as `_alone`."""
+        """A block without claims and settles; it gets False if one lasts longer than a moment. Shielded as `_alone`."""
         with shielded():
             may_write = self._one_at_a_time.acquire(timeout=MOMENT)
             try:

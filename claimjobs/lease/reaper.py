@@ -275,10 +275,18 @@ class Reaper:
         keys = outcomes.keys()
         parts = WriteInHalves(keys, self._backend.dialect, refused)
         for some in parts:
-            try:
-                short |= self._reclaim_some(connection, owner, outcomes.only(set(some)))
-            except REFUSALS as error:
-                parts.refuse(some, error)
+            part = outcomes.only(set(some))
+            # If a single one is refused, because its column holds no such text, its error is not written.
+            tries = [part, part.with_short_errors(0)] if len(part) == 1 and part.failures else [part]
+            for tried in tries:
+                try:
+                    with savepoint(connection):
+                        self._record.take_out(connection, owner, tried.keys(), tried.claim_row)
+                        short |= self._settler.write_locked(connection, owner, tried)
+                    break
+                except REFUSALS as error:
+                    if tried is tries[-1] or not is_of_a_row(error, self._backend.dialect):
+                        parts.refuse(some, error)
         # Compared in Python: where a key is unequal to itself, SQL finds no row by it.
         left = {key_of(row) for row in connection.execute(self._held, {"claimjobs_me": owner})} if short else set()
         stuck = {**refused, **dict.fromkeys(left & set(keys), SWALLOWED)}
@@ -288,17 +296,6 @@ class Reaper:
             fields = {"event": JOB_STUCK, "queue": self._name, "owner": owner, "key": key, "error": why}
             log.error("job %s cannot be reclaimed from owner %d: %s", key_in_message(key), owner, why, extra=fields)
         return len(stuck)
-
-    def _reclaim_some(self, connection: sa.Connection, owner: int, some: Outcomes) -> set[Key]:
-        """Reclaim jobs. If a single one is refused, because its column holds no such text, its error is not written."""
-        try:
-            with savepoint(connection):
-                return self._settler.reclaim(connection, owner, some)
-        except REFUSALS as error:
-            if len(some) > 1 or not some.failures or not is_of_a_row(error, self._backend.dialect):
-                raise
-            with savepoint(connection):
-                return self._settler.reclaim(connection, owner, some.with_short_errors(0))
 
     def _outcomes(self, found: Sequence[tuple[Key, int]], *, alone: bool, charges: bool, why: str) -> Outcomes:
         """The outcomes of a dead owner's jobs. If it held one job, that has failed; if several, all are suspects.

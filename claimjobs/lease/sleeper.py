@@ -139,8 +139,17 @@ class IdleSleeper:
         deadline = time.monotonic() + seconds
         while not self.is_over and (left := deadline - time.monotonic()) > 0:
             if self._is_idle():
-                if self._sleep() is WakeReason.OWNER_DEAD:
+                why = WakeReason.WORK
+                with self._noting_errors(), self._connector.idle() as idle:
+                    why = self._until_woken(idle)
+                if why is WakeReason.OWNER_DEAD:
+                    if not self._row.asleep:
+                        self._mark_awake()  # this owner was declared dead: it registers under a new id
                     return
+                if why is WakeReason.WORK:
+                    with self._guard:
+                        self._conditions = ()
+                    self._wake()
                 deadline = time.monotonic() + seconds
             elif self._row.asleep:
                 self._mark_awake_later()
@@ -182,18 +191,6 @@ class IdleSleeper:
             self._failed = now
 
     # --- asleep ----------------------------------------------------------------------------------------
-
-    def _sleep(self) -> WakeReason:
-        why = WakeReason.WORK
-        with self._noting_errors(), self._connector.idle() as idle:
-            why = self._until_woken(idle)
-        if why is WakeReason.WORK:
-            with self._guard:
-                self._conditions = ()
-            self._wake()
-        elif why is WakeReason.OWNER_DEAD and not self._row.asleep:
-            self._mark_awake()  # this owner was declared dead: it registers under a new id
-        return why
 
     def _until_woken(self, idle: IdleConnection) -> WakeReason:
         """Wait until there is a reason to wake. Raises as SQLAlchemy does."""

@@ -121,11 +121,6 @@ class Settler:
         held = set(keys) - self.record.take_out(connection, me, keys, outcomes.claim_row)
         return self.table.lock(connection, me, held, keys)
 
-    def reclaim(self, connection: sa.Connection, owner: int, outcomes: Outcomes) -> set[Key]:
-        """Write outcomes of a dead owner's jobs, which this transaction has locked: as `write_locked`."""
-        self.record.take_out(connection, owner, outcomes.keys(), outcomes.claim_row)
-        return self.write_locked(connection, owner, outcomes)
-
     def write_locked(self, connection: sa.Connection, me: int | None, outcomes: Outcomes) -> set[Key]:
         """Write the outcomes of jobs that this transaction has locked.
 
