@@ -274,8 +274,7 @@ class BatchTransaction(HandlerWrites):
             self.wrote_outside = CHANGES_NOTHING.match(statement) is None
 
     def session(self, **options: Any) -> Session:
-        usual = {"join_transaction_mode": "create_savepoint", "expire_on_commit": False}
-        session = super().session(**{**usual, **options})
+        session = super().session(**{"join_transaction_mode": "create_savepoint", "expire_on_commit": False, **options})
         self._sessions.append(session)
         return session
 

@@ -82,8 +82,7 @@ class HeldBatches:
 
     def of_owner(self, owner: int, *, but: ClaimResult | None = None) -> list[HeldBatch]:
         """All that are held under this owner's id; `but` this claim."""
-        held = tuple(self._held.values())
-        return [each for each in held if each.claimed.owner == owner and each.claimed is not but]
+        return [held for held in tuple(self._held.values()) if held.claimed.owner == owner and held.claimed is not but]
 
     def unbatched_among(self, keys: Iterable[Key], owner: int, *, but: Container[Key]) -> list[Key]:
         """Those of the keys that no claim under this owner's id has, and that are not among `but`."""
@@ -123,8 +122,7 @@ class HeldBatches:
 
     def drop(self, claimed: ClaimResult) -> None:
         """Let the next `forget` remove this claim of a settle: nobody will ask for it."""
-        held = self.of(claimed)
-        if held is not None:
+        if (held := self.of(claimed)) is not None:
             held.since = -math.inf
 
     def forget(self, seconds: float) -> bool:
@@ -150,21 +148,18 @@ class HeldBatches:
 
     def give(self, claimed: ClaimResult, batch: object, *, ahead: bool) -> None:
         """Note the Batch of a claim. `ahead`: no handler works on it before the first `progress`."""
-        held = self.of(claimed)
-        if held is not None:
+        if (held := self.of(claimed)) is not None:
             held.batch = weakref.ref(batch)
             held.progressed_at = NO_HANDLER_RUNS if ahead else time.monotonic()
 
     def progress(self, claimed: ClaimResult) -> None:
         """The handler of this claim begins, or makes progress."""
-        held = self.of(claimed)
-        if held is not None:
+        if (held := self.of(claimed)) is not None:
             held.progressed_at, held.hang_reported = time.monotonic(), False
 
     def rest(self, claimed: ClaimResult) -> None:
         """No handler works on this claim any more: it waits for its settle."""
-        held = self.of(claimed)
-        if held is not None:
+        if (held := self.of(claimed)) is not None:
             held.progressed_at = NO_HANDLER_RUNS
 
     def hanging(self, seconds: float) -> Iterator[HeldBatch]:

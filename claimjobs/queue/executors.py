@@ -184,10 +184,9 @@ class EventLoop:
             except IndexError:
                 return
             if self._pool.begin_job(item):
-                task = self._loop.create_task(
+                self._tasks[item] = self._loop.create_task(
                     self._handle(item), name=f"claimjobs {self._name}", context=self._context.copy()
                 )
-                self._tasks[item] = task
 
     async def _handle(self, item: PooledJob) -> None:
         try:

@@ -92,8 +92,7 @@ class QueueOperations:
         each time; in the other states all jobs of the table count.
         """
         with self._reading() as connection:
-            of_queue = self._consumer.plans.lasting
-            return read_stats(connection, self._access.backend, of_queue, self.settings.now)
+            return read_stats(connection, self._access.backend, self._consumer.plans.lasting, self.settings.now)
 
     def backlog(self, limit: int = LIMIT) -> Backlog:
         """How much work waits, and how many owners there are, without a scan of the table: jobs are counted up to
@@ -175,8 +174,7 @@ class QueueOperations:
     @property
     def done_jobs(self) -> str:
         """What happens to done jobs, as a sentence. Raises DoneUndecided."""
-        backend = self._access.backend
-        return sentence(backend.source, self._access.on_done)
+        return sentence(self._access.backend.source, self._access.on_done)
 
     @property
     def payload(self) -> tuple[str, ...]:

@@ -297,8 +297,7 @@ class Queue(QueueOperations):
         claim begins at the head of the queue again after ten times as long as the last such claim took, and after 2
         seconds at the latest. Raises BatchMisused if a batch is still open when the next one is asked for.
         """
-        loop = BatchLoop(self._consumer, size, where, drain=drain, poll=poll, idle=idle, kept_alive=self)
-        return iter(loop)
+        return iter(BatchLoop(self._consumer, size, where, drain=drain, poll=poll, idle=idle, kept_alive=self))
 
     async def abatches(
         self,
