@@ -13,7 +13,7 @@ from collections.abc import Awaitable, Callable, Iterable
 from contextlib import suppress
 from dataclasses import dataclass
 from queue import Empty, SimpleQueue
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final, Protocol
 
 from claimjobs.callables import checked_kind, require_finished
 from claimjobs.claim.strategy import ClaimResult
@@ -21,9 +21,6 @@ from claimjobs.errors import BadHandler
 from claimjobs.job import Job
 from claimjobs.log_events import LOOP_BLOCKED
 from claimjobs.signals import end_if_forked
-
-if TYPE_CHECKING:
-    from claimjobs.queue.job_pool import JobPool
 
 WATCH_EVERY: Final = 0.5
 """Seconds between two checks of whether the event loop runs."""
@@ -53,13 +50,27 @@ class PooledJob:
     """What the handler returned."""
 
 
+class Pool(Protocol):
+    """What an executor tells of its jobs, in its threads."""
+
+    def begin_job(self, item: PooledJob) -> bool:
+        """A handler is about to begin this job, and the time until it hangs begins. Returns False if the handler must
+        not: the job is not held any more, or it is to be released, after `stop` and while the queue is paused.
+        """
+
+    def end_job(self, item: PooledJob) -> None:
+        """The handler has ended; `item.error` is what it raised. However long the job waits for its settle, it does not
+        hang.
+        """
+
+
 class Threads:
     """Calls a plain function in `count` threads. A call cannot be cancelled: its thread ends after it."""
 
     is_blocked = False
     """Whether no job can begin now."""
 
-    def __init__(self, function: Callable[[Job], Any], name: str, count: int, pool: JobPool) -> None:
+    def __init__(self, function: Callable[[Job], Any], name: str, count: int, pool: Pool) -> None:
         self._function, self._name, self._count, self._pool = function, name, count, pool
         self._waiting: SimpleQueue[PooledJob | None] = SimpleQueue()
         self._context = contextvars.copy_context()
@@ -113,7 +124,7 @@ class Threads:
 class EventLoop:
     """Awaits an `async def` function in `count` tasks of one event loop, which has a thread of its own."""
 
-    def __init__(self, function: Callable[[Job], Awaitable[Any]], name: str, count: int, pool: JobPool) -> None:
+    def __init__(self, function: Callable[[Job], Awaitable[Any]], name: str, count: int, pool: Pool) -> None:
         self._function, self._name, self._count, self._pool = function, name, count, pool
         self._waiting: deque[PooledJob] = deque()
         self._tasks: dict[PooledJob, asyncio.Task[None]] = {}
@@ -205,7 +216,7 @@ class EventLoop:
             self._fill()
 
 
-def executor_of(function: Any, count: int, pool: JobPool) -> Threads | EventLoop:
+def executor_of(function: Any, count: int, pool: Pool) -> Threads | EventLoop:
     """The executor of a function of a job. Raises BadHandler for one that cannot be called so."""
     name = getattr(function, "__qualname__", type(function).__name__)
     with suppress(RuntimeError):

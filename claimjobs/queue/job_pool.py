@@ -84,12 +84,9 @@ class JobPool(BatchLoop):
         self._is_cancelled = False
         self._executor = executor_of(handler, count, self)
 
-    # --- what executors tell, in their threads -----------------------------------------------------------
+    # --- what executors tell, in their threads: see `Pool` -------------------------------------------------
 
     def begin_job(self, item: PooledJob) -> bool:
-        """A handler is about to begin this job, and the time until it hangs begins. Returns False if the handler must
-        not: the job is not held any more, or it is to be released, after `stop` and while the queue is paused.
-        """
         self._hold.progress(item.claim)
         must_not = item.job.is_lost or self._control.stopping or self._control.paused
         item.begun = not must_not and self._hold.is_held(item.claim)
@@ -99,7 +96,6 @@ class JobPool(BatchLoop):
         return item.begun
 
     def end_job(self, item: PooledJob) -> None:
-        """The handler has ended. However long the job waits for its settle, it does not hang."""
         self._hold.rest(item.claim)
         self._ended.append(item)
         if len(self._ended) >= self._wake_at:
