@@ -198,11 +198,10 @@ class Hold(ABC):
         """Begin the next claim at the head of the order: jobs may be before the cursor."""
         self._range.restart_from_head()
 
-    def maintain(self) -> None:  # noqa: B027 - the locks of a transaction need no care
-        """Release jobs on which nobody works, and give up what hangs. The heartbeat's thread calls it."""
-
-    def excuse(self, seconds: float) -> None:  # noqa: B027
-        """Let so many seconds be no sign of a hang: the database was away, and a handler may have waited, too."""
+    def maintain(self, *, away: float = 0.0) -> None:  # noqa: B027 - the locks of a transaction need no care
+        """Release jobs on which nobody works, and give up what hangs. The heartbeat's thread calls it. `away`: for so
+        many seconds the database could not be reached, and a handler may have waited for it, too.
+        """
 
     def close(self) -> None:
         """Release all jobs, and close the connections. Does nothing in a forked child."""

@@ -373,10 +373,9 @@ class LeaseHold(Hold):
             must_write = self._may_hold_unbatched or self._settling.later
             self.owner.sleeper.note_held(may_sleep=not (self.held or must_write))
 
-    def maintain(self) -> None:
-        """Release what this owner holds and nobody works on, and give up what hangs. During a claim or a settle it does
-        nothing: a heartbeat must not wait for them. The next one does it.
-        """
+    def maintain(self, *, away: float = 0.0) -> None:
+        """During a claim or a settle it does nothing: a heartbeat must not wait for them. The next one does it."""
+        self.held.excuse(away)
         with self._unless_busy() as may_write:
             if may_write:
                 # Jobs without a claim, and after half a lease batches that were dropped without a settle, and claims of
@@ -421,9 +420,6 @@ class LeaseHold(Hold):
         except (Exception, SystemExit) as error:
             fields = {"event": HOOK_FAILED, "queue": self._backend.roles.name, "hook": "on_hang", "error": str(error)}
             log.exception("on_hang failed", extra=fields)
-
-    def excuse(self, seconds: float) -> None:
-        self.held.excuse(seconds)
 
     @contextlib.contextmanager
     def _unless_busy(self) -> Iterator[bool]:

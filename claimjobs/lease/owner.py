@@ -114,10 +114,9 @@ class Owner:
         try:
             self._beat_if_due()
             now = time.monotonic()
-            if was_out:
-                self._hold.excuse(now - self._written_at)
+            away = now - self._written_at if was_out else 0.0
             self._is_out, self._written_at = False, now
-            self._hold.maintain()
+            self._hold.maintain(away=away)
             self._reclaim_dead()
         except Exception as error:  # without heartbeats the consumer would lose every batch that lasts for a lease
             is_databases = isinstance(error, (ClaimjobsError, sa.exc.SQLAlchemyError))

@@ -82,7 +82,8 @@ class Threads:
         for item in items:
             self._waiting.put(item)
         while self._threads < self._count:
-            self._begin_thread()
+            self._threads += 1
+            threading.Thread(target=self._run, name=f"claimjobs {self._name}", daemon=True).start()
 
     def take_back(self) -> list[PooledJob]:
         """Take back the jobs that no handler has begun."""
@@ -95,16 +96,12 @@ class Threads:
     def give_up(self, item: PooledJob) -> None:
         """Another thread replaces the one that hangs, which ends after this call."""
         self._threads -= 1
-        self._begin_thread()
+        self.start(())
 
     def close(self) -> None:
         """Begin nothing any more."""
         for _ in range(self._threads):
             self._waiting.put(None)
-
-    def _begin_thread(self) -> None:
-        self._threads += 1
-        threading.Thread(target=self._run, name=f"claimjobs {self._name}", daemon=True).start()
 
     def _run(self) -> None:
         while (item := self._waiting.get()) is not None:

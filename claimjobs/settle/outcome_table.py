@@ -81,8 +81,8 @@ class OutcomeTable(ABC):
         # A claim that locks keys, and no rows, leaves them to whoever cancels or deletes a job.
         lockable = replace(target, guard=sa.not_(self.roles.state.row_says(DEAD))) if target.is_lock else target
         self._lock_mine = settle.lock_mine(lockable)
-        self._done_now = settle.those(target, self.roles.state.row_says(DONE))
-        self._still_there = columns_of(backend.source, self.dialect, backend.source.key)
+        self.done_now = settle.those(target, self.roles.state.row_says(DONE))
+        self.still_there = columns_of(backend.source, self.dialect, backend.source.key)
         self._to_run_again = None if self.roles.run_again is None else enqueue.to_run_again(self.roles, self.dialect)
         self.renew = OutcomeWrite(enqueue.renew(self.roles, self.dialect, now))
         """The statement for jobs that run once more."""
@@ -140,11 +140,6 @@ class OutcomeTable(ABC):
     def still_held(self, connection: sa.Connection, me: int, keys: Iterable[Key]) -> set[Key]:
         """Those of these jobs whose row says that they are still as `me` has claimed them."""
         return set(keys_for(connection, self._lock_mine, keys, self.many, **self.record.guard_parameters(me)))
-
-    def not_done(self, connection: sa.Connection, keys: Collection[Key]) -> set[Key]:
-        """Those of these jobs whose row is there, and that are not done."""
-        there = keys_for(connection, self._still_there, keys, self.many)
-        return set(there).difference(keys_for(connection, self._done_now, there, self.many))
 
     @abstractmethod
     def lost(self, connection: sa.Connection, me: int, keys: Sequence[Key]) -> set[Key]:
@@ -223,7 +218,7 @@ class SideCarTable(OutcomeTable):
         """Not if the row of the user's table was deleted: then it gets no entry."""
         if write.may_miss:
             return False
-        there = keys_for(connection, self._still_there, keys, self.many)
+        there = keys_for(connection, self.still_there, keys, self.many)
         if write.removes and there:
             raise WriteSwallowed(self.name, "the settle", (len(keys) - len(there), len(keys)), sorted(there, key=str))
         if not write.removes and reached < len(there):

@@ -177,8 +177,11 @@ class Settler:
 
         Empty where the row of a done job may look like that of any other.
         """
-        is_unclear = self._on_done == LEAVE or self.table.roles.run_again is not None
-        return set() if is_unclear or not keys else self.table.not_done(connection, keys)
+        table = self.table
+        if self._on_done == LEAVE or table.roles.run_again is not None:
+            return set()
+        there = keys_for(connection, table.still_there, keys, table.many)
+        return set(there).difference(keys_for(connection, table.done_now, there, table.many))
 
     def phases(self, me: int, keys: list[Key]) -> list[Phase]:
         """The statements that settle done jobs with these keys. If a user's function chooses them: its default; without
