@@ -291,10 +291,7 @@ class LeaseSettler:
     def commit(
         self, owner: int, outcomes: Outcomes, patience: float | None = None, *, divisible: bool | None = None
     ) -> set[Key]:
-        """Write outcomes in one transaction; returns as `Settler.write`.
-
-        `divisible`: as `Connector.attempts`; outcomes of several jobs always are.
-        """
+        """Write outcomes in one transaction; returns as `Settler.write`. Those of several jobs are always `divisible`."""
         divisible = len(outcomes) > 1 or divisible
         try:
             for attempt in self._connector.attempts(patience, divisible=divisible):
@@ -397,9 +394,7 @@ class LeaseSettler:
     def _with_less_text(
         self, owner: int, part: Outcomes, error: Exception, patience: float | None, *, divisible: bool | None
     ) -> set[Key] | None:
-        """Write the outcome of a failed job that was refused with less of its error; returns as `commit`. None: that is
-        refused, too.
-        """
+        """Write the outcome of a failed job with less of its error; returns as `commit`. None: that is refused, too."""
         if len(part) > 1 or not part.failures or isinstance(error, StatementTimedOut):
             return None
         for longest in SHORTER:
