@@ -59,7 +59,7 @@ class Pool(Protocol):
         """
 
     def end_job(self, item: PooledJob) -> None:
-        """The handler has ended, or raised `item.error`. However long the job waits for its settle, it does not hang."""
+        """The handler has ended or raised `item.error`. However long the job waits for its settle, it does not hang."""
 
 
 class Threads:

@@ -291,7 +291,7 @@ class LeaseSettler:
     def commit(
         self, owner: int, outcomes: Outcomes, patience: float | None = None, *, divisible: bool | None = None
     ) -> set[Key]:
-        """Write outcomes in one transaction; returns as `Settler.write`. Those of several jobs are always `divisible`."""
+        """Write outcomes in one transaction; returns as `Settler.write`. Those of several are always `divisible`."""
         divisible = len(outcomes) > 1 or divisible
         try:
             for attempt in self._connector.attempts(patience, divisible=divisible):
