@@ -249,6 +249,11 @@ class BatchTransaction(HandlerWrites):
         """The Batch that the handler was given."""
 
     @property
+    def is_dropped(self) -> bool:
+        """Whether the Batch was dropped without a settle."""
+        return self.given is not None and self.given() is None
+
+    @property
     def connection(self) -> sa.Connection:
         """The connection, with its savepoints. Raises BatchRolledBack, NoOpenTransaction or CrossedFork."""
         connection = self._own.connection

@@ -100,8 +100,7 @@ class TransactionHold(Hold):
     def _take(self) -> OpenTransaction:
         """A transaction for the next claim. Those whose Batch was dropped without a settle are rolled back before."""
         with self._guard:
-            batches = [each.batch for each in self._busy if each.batch is not None]
-            dropped = [each.transaction for each in batches if each.given is not None and each.given() is None]
+            dropped = [each for each in self._busy if each.batch is not None and each.batch.is_dropped]
             for transaction in dropped:
                 transaction.batch = None  # no other thread finds it
         for transaction in dropped:
