@@ -45,9 +45,14 @@ def states(queue: Queue) -> dict[Any, str | None]:
     return {entry.job.key: entry.state for entry in queue.jobs.list()}
 
 
-def is_lost(queue: Queue, key: int) -> bool:
+def held_job(queue: Queue, key: int) -> Job | None:
     held = hold_of(queue).held.of_owner(queue.owner_id)
-    return any(job.is_lost for each in held for job in each.claimed.jobs if job.key == key)
+    return next((job for each in held for job in each.claimed.jobs if job.key == key), None)
+
+
+def is_lost(queue: Queue, key: int) -> bool:
+    job = held_job(queue, key)
+    return job is not None and job.is_lost
 
 
 @KINDS
@@ -139,6 +144,7 @@ def test_a_job_of_the_pool_is_given_up_when_it_is_cancelled(backend: Backend, ex
 
     with working(queue, executor, body, concurrency=2, size=2):
         backend.wait_for(lambda: set(begun) == {1, 2}, "all places are taken")
+        backend.wait_for(lambda: held_job(queue, 4), "the next ones wait in the pool")
         queue.cancel([4])
         backend.wait_for(lambda: is_lost(queue, 4), "a heartbeat has told it of a job that waits")
         queue.cancel([1, 2])
