@@ -52,10 +52,8 @@ class Owner:
         self.reaper = Reaper(self.connector, backend, settler, context.retry, failures=context.failures)
         self.sleeper = IdleSleeper(self.row, liveness, hold, control)
         """What waits between two heartbeats."""
-        self._is_out = False
-        """Whether the last heartbeat could not be written."""
         self._written_at = 0.0
-        """When the last one was written, or none was due."""
+        """When the last heartbeat was written, or none was due."""
         self._next_beat = self._next_search = 0.0
         name = f"claimjobs heartbeat of {backend.roles.name}"
         self.thread = threading.Thread(target=self._run, name=name, daemon=True)
@@ -98,34 +96,30 @@ class Owner:
     # --- in the thread ---------------------------------------------------------------------------------
 
     def _run(self) -> None:
-        pause = CHECK_EVERY
+        pause, is_out = CHECK_EVERY, False
         while True:
             self.sleeper.wait(pause * random.uniform(0.8, 1.2))  # noqa: S311 - owners check at different times
             if self.sleeper.is_over:
                 return
-            began = time.monotonic()
-            often = self._beat_and_reclaim() or self.row.leads
+            began, failed = time.monotonic(), False
+            was_out, is_out = is_out, True
+            try:
+                self._beat_if_due()
+                now = time.monotonic()
+                # While there was no database, no handler is taken for one that hangs: it may have waited for it, too.
+                away = now - self._written_at if was_out else 0.0
+                is_out, self._written_at = False, now
+                self._hold.maintain(away=away)
+                self._reclaim_dead()
+            except Exception as error:  # without heartbeats the consumer would lose every batch that lasts for a lease
+                failed, is_known = True, isinstance(error, (ClaimjobsError, sa.exc.SQLAlchemyError))
+                fields = {"event": HEARTBEAT_FAILED, "error": str(error)}
+                level = logging.DEBUG if is_known else logging.ERROR
+                log.log(level, "no heartbeat: %s", reason(error), extra=fields, exc_info=None if is_known else error)
+                self.row.stop_leading()
             took = time.monotonic() - began
+            often = failed or self.row.leads
             pause = min(max(CHECK_EVERY, SEARCH_PAUSE_FACTOR * took) if often else inf, self._liveness.beat)
-
-    def _beat_and_reclaim(self) -> bool:
-        """Write a heartbeat and reclaim; return whether that failed. Meanwhile no handler is taken for hanging."""
-        was_out, self._is_out = self._is_out, True
-        try:
-            self._beat_if_due()
-            now = time.monotonic()
-            away = now - self._written_at if was_out else 0.0
-            self._is_out, self._written_at = False, now
-            self._hold.maintain(away=away)
-            self._reclaim_dead()
-        except Exception as error:  # without heartbeats the consumer would lose every batch that lasts for a lease
-            is_databases = isinstance(error, (ClaimjobsError, sa.exc.SQLAlchemyError))
-            fields = {"event": HEARTBEAT_FAILED, "error": str(error)}
-            level = logging.DEBUG if is_databases else logging.ERROR
-            log.log(level, "no heartbeat: %s", reason(error), extra=fields, exc_info=None if is_databases else error)
-            self.row.stop_leading()
-            return True
-        return False
 
     def _beat_if_due(self) -> None:
         now = time.monotonic()
