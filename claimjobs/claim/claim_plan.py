@@ -12,7 +12,7 @@ from typing import Any, Final
 
 import sqlalchemy as sa
 
-from claimjobs.claim.key_locking import KeyLocking
+from claimjobs.claim.key_locking import KeyRowLocks
 from claimjobs.claim.key_search import KeyCursor, KeySearch
 from claimjobs.claim.locking import JobLocks, Locking, RecheckedLocks, RowLocks, SideCarLocks, TwoPhases
 from claimjobs.claim.one_statement import BatchStatement, OneStatement, can_be_committed_unread
@@ -161,20 +161,24 @@ class ClaimPlans:
         swallows the mark. A statement that checks and marks at once cannot distinguish that from rows that others have
         claimed.
         """
-        locking, key_rows = self._locking, self._key_rows(selection)
-        if key_rows is not None and self._per_key is not None:
-            self._need_index(selection)
-            locking = KeyLocking(self._per_key, key_rows, self._search, key_cursor or self._key_cursor.again())
-        backend, record = self._backend, self._record
+        backend, record, per_key = self._backend, self._record, self._per_key
         marks_at_once = record.names_owner and backend.dialect.claims_in_one_statement and not lock_before_mark
         if marks_at_once and self._may_be_one(selection):
             return OneStatement(backend, selection, record, self._now)
-        locking = locking or RowLocks()
+        # Rows of the user's table are locked, also beside a side-car.
+        locked = replace(backend, roles=backend.source) if backend.has_side_car else backend
+        known, key_rows = list(record.written), self._key_rows(selection)
         locks: JobLocks
-        if backend.has_side_car:
-            locks = SideCarLocks(backend, selection, self._now, locking)
+        if key_rows is not None and per_key is not None:
+            self._need_index(selection)
+            cursor = key_cursor or self._key_cursor.again()
+            locks = KeyRowLocks(
+                locked, selection, known, per_key=per_key, statements=key_rows, search=self._search, cursor=cursor
+            )
         else:
-            locks = locking.locks(backend, selection, known=list(record.written))
+            locks = (self._locking or RowLocks()).locks(locked, selection, known=known)
+        if backend.has_side_car:
+            locks = SideCarLocks(backend, self._now, locks)
         if selection.reads_other_rows:
             locks = RecheckedLocks(backend, selection, locks)
         return TwoPhases(locks, record)

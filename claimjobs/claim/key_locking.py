@@ -1,4 +1,4 @@
-"""KeyLocking: finds and locks jobs where there are limits, an order or rates per key.
+"""KeyRowLocks: finds and locks jobs where there are limits, an order or rates per key.
 
 Whoever claims jobs of a key has locked its key row, and counts then what is claimed of the key. Whoever claimed before
 had the same lock, and has committed. So there is no counter that could be wrong after a death.
@@ -10,7 +10,6 @@ import math
 import random
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
-from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 from uuid import UUID
@@ -19,7 +18,7 @@ import sqlalchemy as sa
 
 from claimjobs.claim.candidates import first_group
 from claimjobs.claim.key_search import EMPTY_CLAIM_SECONDS, KeyCursor, KeyRow, KeySearch
-from claimjobs.claim.locking import CandidateLock, JobLocks, Locking
+from claimjobs.claim.locking import CandidateLock, JobLocks
 from claimjobs.claim.row_reader import UNMARKED, Marked
 from claimjobs.claim.strategy import LATER, NOTHING, ClaimRequest, ClaimResult, Phase
 from claimjobs.database.compiled_statement import CompiledStatement
@@ -48,30 +47,25 @@ SPARE: Final = 1.3
 """How many more key rows are locked than gave enough jobs lately: each further page takes as long as a few jobs."""
 
 
-@dataclass
-class KeyLocking(Locking):
-    """Row locks, for jobs of the keys that are next."""
-
-    per_key: PerKey
-    statements: KeyStatements
-    search: KeySearch
-    cursor: KeyCursor
-    holds = ("lease",)
-
-    def locks(self, backend: Backend, selection: Selection, known: Sequence[str] = ()) -> JobLocks:
-        return KeyRowLocks(self, backend, selection, known)
-
-
 class KeyRowLocks(JobLocks):
     """Locks the next key rows, counts what is claimed of their keys, and locks their first jobs."""
 
     keyset_order = None
     is_lazy = True
 
-    def __init__(self, keys: KeyLocking, backend: Backend, selection: Selection, known: Sequence[str]) -> None:
-        self._per_key, self._statements = keys.per_key, keys.statements
-        self._search, self._cursor = keys.search, keys.cursor
-        self._lateral, statements = backend.dialect.has_lateral, keys.statements
+    def __init__(
+        self,
+        backend: Backend,
+        selection: Selection,
+        known: Sequence[str],
+        *,
+        per_key: PerKey,
+        statements: KeyStatements,
+        search: KeySearch,
+        cursor: KeyCursor,
+    ) -> None:
+        self._per_key, self._statements, self._lateral = per_key, statements, backend.dialect.has_lateral
+        self._search, self._cursor = search, cursor
         self._most = most_keys(statements.key, backend.dialect)
         """The most key rows of one claim, whose keys are sent in one statement."""
         self._lock = CandidateLock(backend, selection, known)
@@ -83,7 +77,7 @@ class KeyRowLocks(JobLocks):
         self._next_rows_after = CompiledStatement(statements.next(after=True), "claimjobs_rows_wanted")
         self._count = CompiledStatement(statements.claimed)
         self._jobs = CompiledStatement(statements.jobs(), "claimjobs_each")
-        self._serve = CompiledStatement(statements.serve(moves=keys.per_key.fair))
+        self._serve = CompiledStatement(statements.serve(moves=per_key.fair))
         self._hold_back = statements.hold_back(HELD_BACK_SECONDS)
 
     # --- claiming --------------------------------------------------------------------------------------

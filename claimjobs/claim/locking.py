@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Sequence
-from dataclasses import replace
 from typing import Any
 
 import sqlalchemy as sa
@@ -233,11 +232,11 @@ class SideCarLocks(JobLocks):
     commit, because the side-car tells the groups.
     """
 
-    def __init__(self, backend: Backend, selection: Selection, now: sa.ColumnElement[Any], locking: Locking) -> None:
+    def __init__(self, backend: Backend, now: sa.ColumnElement[Any], locks: JobLocks) -> None:
+        """`locks`: of rows of the user's table."""
         pair = SideCarJoin(backend.source, backend.roles, backend.dialect, now)
-        self._locks = locking.locks(replace(backend, roles=backend.source), selection)
         self._recheck, self._attempts = recheck(pair), pair.attempts.name
-        self.keyset_order, self.is_lazy = self._locks.keyset_order, self._locks.is_lazy
+        self._locks, self.keyset_order, self.is_lazy = locks, locks.keyset_order, locks.is_lazy
 
     def lock(self, connection: sa.Connection, request: ClaimRequest, marked: Marked = UNMARKED) -> ClaimResult:
         locked = self._locks.lock(connection, request)

@@ -39,17 +39,6 @@ DOUBTFUL: Final = 5
 log = logging.getLogger("claimjobs.connection")
 
 
-@dataclass(frozen=True)
-class IdleConnection:
-    """A connection that no other thread needs at the moment."""
-
-    connection: sa.Connection
-    wait: Callable[[float], bool]
-    """Wait to be woken, for at most so many seconds; whether the wait ended earlier."""
-    is_needed: Callable[[], bool]
-    """Whether another thread wants the connection now. Call it at least once in a lease."""
-
-
 @dataclass
 class Outage:
     """An outage, from its first error until the first success."""
@@ -131,8 +120,9 @@ class Connector(KeptConnection):
     # --- waiting on the connection -----------------------------------------------------------------------
 
     @contextlib.contextmanager
-    def idle(self) -> Iterator[IdleConnection]:
+    def idle(self) -> Iterator[tuple[sa.Connection, Callable[[float], bool]]]:
         """The connection for a thread that waits on it. Each statement is a transaction of its own, with one attempt.
+        And what waits to be woken, for at most so many seconds; it returns whether the wait ended earlier.
 
         Another thread that needs the connection ends the wait. Raises SQLAlchemy's errors, or ServerUnreachable.
         """
@@ -147,7 +137,7 @@ class Connector(KeptConnection):
                         connection.begin(),
                         self._dialect.sessions.autocommit(connection),
                     ):
-                        yield IdleConnection(connection, listener.wait, self._is_needed)
+                        yield connection, listener.wait
         except Exception as error:
             self.note(error)
             raise
@@ -157,7 +147,8 @@ class Connector(KeptConnection):
         """End the wait of `idle`, if there is one."""
         self._lock.end_wait()
 
-    def _is_needed(self) -> bool:
+    def is_needed(self) -> bool:
+        """Whether another thread wants the connection of `idle` now. Call it there at least once in a lease."""
         self._lock.since = time.monotonic()
         return self._lock.has_waiters
 

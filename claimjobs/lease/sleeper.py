@@ -10,7 +10,7 @@ import logging
 import random
 import threading
 import time
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from enum import Enum, auto
@@ -21,7 +21,6 @@ import sqlalchemy as sa
 from claimjobs.batch.hold import Hold
 from claimjobs.claim.record import record_of
 from claimjobs.control import Control
-from claimjobs.database.connection import IdleConnection
 from claimjobs.database.error_translation import reason
 from claimjobs.lease.owner_row import OwnerRow
 from claimjobs.log_events import SLEEP_FAILED
@@ -140,8 +139,8 @@ class IdleSleeper:
         while not self.is_over and (left := deadline - time.monotonic()) > 0:
             if self._is_idle():
                 why = WakeReason.WORK
-                with self._noting_errors(), self._connector.idle() as idle:
-                    why = self._until_woken(idle)
+                with self._noting_errors(), self._connector.idle() as (connection, wait):
+                    why = self._until_woken(connection, wait)
                 if why is WakeReason.OWNER_DEAD:
                     if not self._row.asleep:
                         self._mark_awake()  # this owner was declared dead: it registers under a new id
@@ -192,7 +191,7 @@ class IdleSleeper:
 
     # --- asleep ----------------------------------------------------------------------------------------
 
-    def _until_woken(self, idle: IdleConnection) -> WakeReason:
+    def _until_woken(self, connection: sa.Connection, wait: Callable[[float], bool]) -> WakeReason:
         """Wait until there is a reason to wake. Raises as SQLAlchemy does."""
         if not (conditions := self._conditions):
             return WakeReason.NOT_IDLE
@@ -204,23 +203,24 @@ class IdleSleeper:
         due = time.monotonic() + pause
 
         def has_changed() -> bool:
-            return idle.is_needed() or not self._is_idle() or {each.has_work for each in self._conditions} != wanted
+            wants = {each.has_work for each in self._conditions}
+            return self._connector.is_needed() or not self._is_idle() or wants != wanted
 
         # Listen, and mark the owner asleep: from now on producers wake it.
         listen = self._backend.dialect.sessions.listen(self._row.id)
-        if listen is not None and idle.connection.info.get(LISTENS_AS) != self._row.id:
-            idle.connection.execute(listen)
-            idle.connection.info[LISTENS_AS] = self._row.id
-        why = None if self._row.asleep else self._beat_asleep(idle.connection)
+        if listen is not None and connection.info.get(LISTENS_AS) != self._row.id:
+            connection.execute(listen)
+            connection.info[LISTENS_AS] = self._row.id
+        why = None if self._row.asleep else self._beat_asleep(connection)
         # The first check is needed: rows that were committed before this owner was marked asleep did not wake it. If
         # only a claim finds them, the claim waits for the pause. Without it a slow claim would start another one at
         # once, each time that it takes so long that the owner is marked awake.
-        why = why or self._check(idle.connection, wanted - {None}, careful=False)
+        why = why or self._check(connection, wanted - {None}, careful=False)
         while why is None:
             if has_changed():
                 return WakeReason.NOT_IDLE
             longest = self._longest() * random.uniform(0.9, 1.0)  # noqa: S311 - owners check at different times
-            if idle.wait(min(max(0.0, due - time.monotonic()), longest)):
+            if wait(min(max(0.0, due - time.monotonic()), longest)):
                 return WakeReason.NOT_IDLE if has_changed() else WakeReason.WORK
             for_work = due - time.monotonic() <= longest / 2
             if for_work:
@@ -229,8 +229,8 @@ class IdleSleeper:
             careful = time.monotonic() - self._owner_dead_at >= CHECK_EVERY
             self._last_active = time.monotonic()
             if self._last_active - self._beaten + self._longest() >= self._liveness.idle_beat:
-                why = self._beat_asleep(idle.connection)
-            why = why or self._check(idle.connection, wanted if for_work else (), careful=careful)
+                why = self._beat_asleep(connection)
+            why = why or self._check(connection, wanted if for_work else (), careful=careful)
         return why
 
     def _beat_asleep(self, connection: sa.Connection) -> WakeReason | None:
