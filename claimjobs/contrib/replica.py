@@ -13,7 +13,7 @@ import logging
 import os
 import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 import sqlalchemy as sa
@@ -22,11 +22,11 @@ from claimjobs.claim.locking import FindThenLock, JobLocks, Locking
 from claimjobs.claim.row_reader import UNMARKED, Marked
 from claimjobs.claim.strategy import ClaimRequest, ClaimResult, Phase
 from claimjobs.database.connect import Bind, engine_of, open_connection
-from claimjobs.database.error_translation import raised_as_sqlalchemy_does, reason
+from claimjobs.database.error_translation import not_longer_than, reason
 from claimjobs.database.statement_size import cut
 from claimjobs.dialects import Key
 from claimjobs.dialects.types import Instant, database_now
-from claimjobs.errors import ClaimjobsError, CrossedFork, ServerUnreachable
+from claimjobs.errors import ClaimjobsError, CrossedFork
 from claimjobs.job import key_of
 from claimjobs.options import Backoff
 from claimjobs.statements import claim_rows
@@ -131,11 +131,11 @@ class Replica(Locking):
         sessions = backend.dialect.sessions
         if self._connection is None:
             self._connection = connection = open_connection(self._engine)
-            with not_longer_than(LONGEST_READ, sessions.break_connection, connection):
+            with not_longer_than(LONGEST_READ, sessions, connection):
                 connection.execution_options(isolation_level="AUTOCOMMIT")
                 with connection.begin():  # it reads instants as the primary's sessions do
                     connection.execute(sessions.to_utc, {"local": False}).close()
-        with not_longer_than(LONGEST_READ, sessions.break_connection, self._connection), self._connection.begin():
+        with not_longer_than(LONGEST_READ, sessions, self._connection), self._connection.begin():
             return self._connection.execute(query, parameters).all()
 
     def _drop(self) -> None:
@@ -186,21 +186,3 @@ class FindOnReplica(FindThenLock):
             given = {"claimjobs_keys": keys, **self._open.range_of(keys)}
             phases.insert(1, Phase("read claim rows", self._open_now, given))
         return phases
-
-
-@contextlib.contextmanager
-def not_longer_than(seconds: float, break_connection: Any, connection: sa.Connection) -> Iterator[None]:
-    """Break the connection if the block takes longer, and raise ServerUnreachable: the host may have vanished."""
-    timer = threading.Timer(seconds, break_connection, [connection.connection.dbapi_connection])
-    timer.daemon = True
-    began = time.monotonic()
-    timer.start()
-    try:
-        with raised_as_sqlalchemy_does(connection):
-            yield
-    except sa.exc.DBAPIError as error:
-        if time.monotonic() - began < seconds:
-            raise
-        raise ServerUnreachable(f"no answer within {seconds:g} s") from error  # the driver says that the server left
-    finally:
-        timer.cancel()

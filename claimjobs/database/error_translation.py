@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import contextlib
+import threading
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
 import sqlalchemy as sa
 
 from claimjobs.dialects import Dialect, dialect_named_by
+from claimjobs.dialects.sessions import Sessions
 from claimjobs.errors import (
     BadHandler,
     BadPredicate,
@@ -136,3 +139,27 @@ def raised_as_sqlalchemy_does(connection: sa.Connection) -> Iterator[None]:
         yield
     except connection.dialect.loaded_dbapi.Error as error:
         connection._handle_dbapi_exception(error, None, None, None, None)
+
+
+@contextmanager
+def not_longer_than(
+    seconds: float, sessions: Sessions, connection: sa.Connection, driver_connection: Any = None
+) -> Iterator[None]:
+    """Break the connection if the block takes longer, and raise ServerUnreachable: the host may have vanished.
+
+    `driver_connection`: what is broken; None: that of the connection.
+    """
+    waits_on = driver_connection or connection.connection.dbapi_connection
+    timer = threading.Timer(seconds, sessions.break_connection, [waits_on])
+    timer.daemon = True
+    began = time.monotonic()
+    timer.start()
+    try:
+        with raised_as_sqlalchemy_does(connection):
+            yield
+    except sa.exc.DBAPIError as error:
+        if time.monotonic() - began < seconds:
+            raise
+        raise ServerUnreachable(f"no answer within {seconds:g} s") from error  # the driver says that the server left
+    finally:
+        timer.cancel()

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import threading
+from contextlib import suppress
 from typing import Any, Final
 
 import sqlalchemy as sa
 
 from claimjobs.database.connect import connected
-from claimjobs.database.error_translation import raised_as_sqlalchemy_does
+from claimjobs.database.error_translation import not_longer_than, raised_as_sqlalchemy_does
 from claimjobs.dialects import Dialect
 from claimjobs.dialects.sessions import Sessions
-from claimjobs.errors import SessionsShared
+from claimjobs.errors import ServerUnreachable, SessionsShared
 
 TURNS: Final = 3
 """How often the two connections work in turn: between two of their transactions a third client may get the session."""
@@ -50,11 +50,15 @@ def _why_shared(engine: sa.Engine, sessions: Sessions, connection: sa.Connection
     number = sa.select(sessions.number.label("session"))
     pool = engine.pool.recreate()  # no other thread uses its connection
     with raised_as_sqlalchemy_does(connection):
-        second = pool.connect()
+        second: Any = pool.connect()
     try:
         for _ in range(TURNS):
-            mine = _session_of(connection, number)
-            theirs = _session_of_second(second, sessions, connection, number)
+            mine, theirs = _session_of(connection, number), None
+            driver_connection = second.driver_connection
+            with suppress(ServerUnreachable), not_longer_than(POOLER_SECONDS, sessions, connection, driver_connection):
+                cursor = second.cursor()  # in a transaction that stays open
+                cursor.execute(str(number.compile(dialect=connection.dialect)))
+                theirs = int(cursor.fetchone()[0])
             if theirs is None:
                 return f"the pooler has no session for a second connection within {POOLER_SECONDS:g} s"
             if theirs == mine:
@@ -72,28 +76,3 @@ def _why_shared(engine: sa.Engine, sessions: Sessions, connection: sa.Connection
 def _session_of(connection: sa.Connection, number: sa.Select[Any]) -> int:
     with connection.begin():
         return int(connection.scalar(number) or 0)
-
-
-def _session_of_second(
-    second: Any, sessions: Sessions, connection: sa.Connection, number: sa.Select[Any]
-) -> int | None:
-    """The session of the second connection, in a transaction that stays open. None: it has to wait for one."""
-    is_late = threading.Event()
-
-    def cut() -> None:
-        is_late.set()
-        sessions.break_connection(second.driver_connection)
-
-    timer = threading.Timer(POOLER_SECONDS, cut)
-    timer.start()
-    try:
-        with raised_as_sqlalchemy_does(connection):
-            cursor = second.cursor()
-            cursor.execute(str(number.compile(dialect=connection.dialect)))
-            return int(cursor.fetchone()[0])
-    except sa.exc.DBAPIError:
-        if not is_late.is_set():
-            raise
-        return None
-    finally:
-        timer.cancel()
