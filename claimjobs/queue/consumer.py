@@ -96,14 +96,11 @@ class Consumer:
 
     def settler(self) -> Settler:
         """Writes outcomes. Raises UnfitTable if the table cannot store done jobs that are kept."""
-        backend, settings, on_done = self.access.backend, self.settings, self.access.on_done
-        return Settler(
-            outcome_table(backend, self._record, settings.also_writes),
-            on_done,
-            otherwise=self.access.default_finish if callable(on_done) else None,
-            still_due=self._still_due,
-            due=None if self._still_due is None else self.plans.selection(None).due,
-        )
+        on_done, still_due = self.access.on_done, self._still_due
+        table = outcome_table(self.access.backend, self._record, self.settings.also_writes)
+        otherwise = self.access.default_finish if callable(on_done) else None
+        due = None if still_due is None else self.plans.selection(None).due
+        return Settler(table, on_done, otherwise=otherwise, still_due=still_due, due=due)
 
     @cached_property
     def _record(self) -> ClaimRecord:
@@ -259,9 +256,8 @@ class Consumer:
         if count:
             self._empty = REPORTED
             fields = {"event": JOBS_UNCLAIMABLE, "queue": source.name, "jobs": count, "error": NO_KEY}
-            log.warning(
-                "table %s: no claim takes %d rows of %s: %s", source.name, count, predicate, NO_KEY, extra=fields
-            )
+            words = "table %s: no claim takes %d rows of %s: %s"
+            log.warning(words, source.name, count, predicate, NO_KEY, extra=fields)
 
     # --- the end -----------------------------------------------------------------------------------------
 

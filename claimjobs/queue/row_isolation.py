@@ -142,14 +142,12 @@ class RowIsolation:
             self._plans.leave(key)
             self._access.report.unclaimable += 1
             why = _cause(error)
-            log.warning(
+            words = (
                 "table %s: the row with the key %s cannot be claimed: %s; this consumer leaves it, and goes on with "
-                "others: correct the row, or what refuses it, and start the consumer again",
-                name,
-                key_in_message(key),
-                why,
-                extra={"event": JOBS_UNCLAIMABLE, "queue": name, "jobs": 1, "keys": [key], "error": why},
+                "others: correct the row, or what refuses it, and start the consumer again"
             )
+            fields = {"event": JOBS_UNCLAIMABLE, "queue": name, "jobs": 1, "keys": [key], "error": why}
+            log.warning(words, name, key_in_message(key), why, extra=fields)
         if alone and self._hold.owner is not None:
             with suppress(sa.exc.SQLAlchemyError, ClaimjobsError):  # the claim goes on if that cannot be written
                 self._hold.owner.row.note_unclaimable(len(self._plans.unclaimable))

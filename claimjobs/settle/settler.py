@@ -73,12 +73,8 @@ class Settler:
         usual = otherwise if callable(on_done) else on_done
         self._done: Sequence[OutcomeWrite] = () if usual is None else table.done[usual]
         """The statements for done jobs. If a user's function chooses them: its default."""
-        self._locks_first = (
-            callable(on_done)
-            or on_done == LEAVE
-            or table.roles.run_again is not None
-            or any(write.removes for write in self._done)
-        )
+        removes = any(write.removes for write in self._done)
+        self._locks_first = callable(on_done) or on_done == LEAVE or removes or table.roles.run_again is not None
         """Whether jobs must be locked before the writes: if a function of the user's is called with them, if they may
         be marked to run again, or if the write cannot ask whether the owner holds them.
         """

@@ -53,12 +53,12 @@ class StillDueRows:
             self._keys.update(dict.fromkeys(new))
             self._report.still_due += len(new)
             more = f" and {len(new) - KEYS_SHOWN} more" if len(new) > KEYS_SHOWN else ""
-            log.warning(
+            shown, fields = ", ".join(map(key_in_message, new[:KEYS_SHOWN])), {"queue": roles.name, "keys": new}
+            words = (
                 "table %s: the handler returned, and these rows are still due: %s%s; they are not claimed again by "
-                "this consumer: let the handler make the predicate false",
-                *(roles.name, ", ".join(map(key_in_message, new[:KEYS_SHOWN])), more),
-                extra={"event": JOBS_LEFT, "queue": roles.name, "keys": new},
+                "this consumer: let the handler make the predicate false"
             )
+            log.warning(words, roles.name, shown, more, extra={"event": JOBS_LEFT, **fields})
 
     def check(self) -> None:
         """Raises StillDue if there are too many such rows: the handler does not make its predicate false."""
