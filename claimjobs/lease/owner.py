@@ -128,24 +128,21 @@ class Owner:
             self.read_pause(patience=0)
             self._next_beat = now + self._liveness.beat
 
-    def _beat_between(self) -> None:
-        """Write a heartbeat between two dead owners if it is late: each may take as long as a lock timeout."""
-        if time.monotonic() >= self._next_beat:
-            self._beat_if_due()
-
     def _reclaim_dead(self) -> None:
         self.row.try_to_lead()
         jobs = 0
         try:
             for owner in self.reaper.dead():
                 jobs += self.reaper.reclaim_or_log(owner)
-                self._beat_between()
+                if time.monotonic() >= self._next_beat:  # each may take as long as a lock timeout
+                    self._beat_if_due()
             # Without session locks there is no leader, and every owner searches.
             if (self.row.leads or not self.connector.locks_are_seen) and time.monotonic() >= self._next_search:
                 self._next_search = time.monotonic() + UNKNOWN_OWNERS_EVERY_SECONDS
                 for unknown in self.reaper.unknown():
                     jobs += self.reaper.reclaim_or_log(unknown)
-                    self._beat_between()
+                    if time.monotonic() >= self._next_beat:
+                        self._beat_if_due()
         finally:
             if jobs:
                 self._report.reclaimed += jobs

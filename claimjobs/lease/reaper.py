@@ -69,7 +69,8 @@ class Reaper:
         self._record, table = settler.record, settler.table
         self._to_reclaim, self._held = table.to_reclaim, table.held
         self._unknown, self._expect = self._record.unknown(backend.owners), owners.expect(backend.owners)
-        self._records = RecordDescription.of(replace(backend, by_lease=True, records_claims=True))
+        self._sees = {*RecordDescription.of(replace(backend, by_lease=True, records_claims=True)).sees}
+        """What a claim is seen by here. Others reclaim what a dead owner has left that is not seen."""
         self._watch = Watch()
         self._watched_through = connector.disconnects
         self._reported: set[int] = set()
@@ -87,7 +88,7 @@ class Reaper:
             with attempt as connection:
                 # After a crash or a failover all sessions have ended: a free lock is no sign of death for some seconds.
                 calm = self._connector.is_calm
-                seen_now = [seen for seen in read_owners(connection, backend) if self._sees_all(seen.records)]
+                seen_now = [seen for seen in read_owners(connection, backend) if {*seen.records.left} <= self._sees]
                 if self._watched_through != self._connector.disconnects:
                     self._watch.heartbeats.clear()  # while the server was away, no owner could write a heartbeat
                     self._watched_through = self._connector.disconnects
@@ -96,10 +97,6 @@ class Reaper:
                     connection.execute(self._expect, {"claimjobs_me": seen.id, "claimjobs_beat": seen.beat})
                 dead = dead_among(seen_now, connection, backend, locks_tell=calm, silences=silences)
         return dead
-
-    def _sees_all(self, records: RecordDescription) -> bool:
-        """Whether all that a dead owner with such records has left is seen here. Others reclaim what is not."""
-        return {*records.left} <= {*self._records.sees}
 
     # --- reclaiming ------------------------------------------------------------------------------------
 
@@ -194,7 +191,7 @@ class Reaper:
             return None
         claims = rows[0].claims
         if claims == self._backend.roles.recorded_as:
-            return self._sees_all(RecordDescription.in_row(rows[0].kind, rows[0].sees))
+            return {*RecordDescription.in_row(rows[0].kind, rows[0].sees).left} <= self._sees
         fields = {"event": OWNER_ELSEWHERE, "queue": claims, "owner": owner}
         log.warning("owner %d is not reclaimed: it claims jobs from %s", owner, claims, extra=fields)
         return False

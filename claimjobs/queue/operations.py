@@ -100,19 +100,17 @@ class QueueOperations:
         ClaimsDiffer and BadPredicate.
         """
         with self._reading() as connection:
-            return self._overview_reader(limit).backlog(connection)
+            reader = OverviewReader(self._access.backend, self._consumer.plans, self.settings.now, limit)
+            return reader.backlog(connection)
 
     def overview(self, limit: int = LIMIT) -> Overview:
         """What this queue is doing now: its backlog, its owners, jobs that failed, and keys of `per_key` that wait.
         It reads as much as `backlog`. Raises as that does.
         """
         with self._reading() as connection:
-            reader = self._overview_reader(limit)
+            reader = OverviewReader(self._access.backend, self._consumer.plans, self.settings.now, limit)
             seen = reader.overview(connection)
         return reader.with_failed_jobs(seen, self.jobs)
-
-    def _overview_reader(self, limit: int) -> OverviewReader:
-        return OverviewReader(self._access.backend, self._consumer.plans, self.settings.now, limit)
 
     def retries(self, where: Where = None) -> Retries:
         """How many failed jobs wait for their next attempt, and when the first of them is due. Raises BadPredicate.
