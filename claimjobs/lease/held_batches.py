@@ -120,11 +120,6 @@ class HeldBatches:
                 held.since = time.monotonic()
             return held is not None
 
-    def drop(self, claimed: ClaimResult) -> None:
-        """Let the next `forget` remove this claim of a settle: nobody will ask for it."""
-        if (held := self.of(claimed)) is not None:
-            held.since = -math.inf
-
     def forget(self, seconds: float) -> bool:
         """Remove the claims on which nobody has worked for so long: no loop asked for them, or the Batch was dropped
         without a settle. Returns whether there was one.
@@ -143,24 +138,6 @@ class HeldBatches:
                 words = "a batch of %d jobs was dropped without a settle: they are released"
                 log.warning(words, jobs, extra={"event": BATCH_FORGOTTEN, "jobs": jobs})
         return bool(found)
-
-    # --- progress --------------------------------------------------------------------------------------
-
-    def give(self, claimed: ClaimResult, batch: object, *, ahead: bool) -> None:
-        """Note the Batch of a claim. `ahead`: no handler works on it before the first `progress`."""
-        if (held := self.of(claimed)) is not None:
-            held.batch = weakref.ref(batch)
-            held.progressed_at = NO_HANDLER_RUNS if ahead else time.monotonic()
-
-    def progress(self, claimed: ClaimResult) -> None:
-        """The handler of this claim begins, or makes progress."""
-        if (held := self.of(claimed)) is not None:
-            held.progressed_at, held.hang_reported = time.monotonic(), False
-
-    def rest(self, claimed: ClaimResult) -> None:
-        """No handler works on this claim any more: it waits for its settle."""
-        if (held := self.of(claimed)) is not None:
-            held.progressed_at = NO_HANDLER_RUNS
 
     def hanging(self, seconds: float) -> Iterator[HeldBatch]:
         """The batches whose handler has made no progress for so long."""

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import math
 import os
 import threading
 import time
+import weakref
 from collections.abc import Container, Iterable, Iterator
 from typing import Final
 
@@ -28,7 +30,7 @@ from claimjobs.errors import (
     WriteSwallowed,
     key_unequal,
 )
-from claimjobs.lease.held_batches import HeldBatch, HeldBatches
+from claimjobs.lease.held_batches import NO_HANDLER_RUNS, HeldBatch, HeldBatches
 from claimjobs.lease.owner import Owner
 from claimjobs.lease.sleeper import IdleSleeper
 from claimjobs.log_events import HANDLER_HANGS, HOOK_FAILED, RELEASE_FAILED
@@ -207,7 +209,7 @@ class LeaseHold(Hold):
         if self._process != os.getpid():  # the parent of a forked process still works on the batch
             raise CrossedFork
         claimed_next = NOTHING
-        self.held.rest(claimed)  # to wait for the database, or for another thread, is no hang
+        self.rest(claimed)  # to wait for the database, or for another thread, is no hang
         try:
             with self._alone():
                 outcomes.claim_row, before = claimed.claim_row, outcomes.disconnects
@@ -229,7 +231,7 @@ class LeaseHold(Hold):
                 raise
             raise SettleFailed(self._backend.roles.name, len(outcomes.keys()), reason(error)) from error
         finally:
-            self.held.progress(claimed)
+            self.progress(claimed)
             if self._closed:  # a batch may be settled after `close`, which opens the connection again
                 self._connector.close()
         self._note_held()
@@ -303,7 +305,8 @@ class LeaseHold(Hold):
         is_within = shielded().depth > 0
         with self._unless_busy() as may_write:
             if is_within or not may_write:
-                self.held.drop(claimed)
+                if (held := self.held.of(claimed)) is not None:
+                    held.since = -math.inf  # the next `forget` removes it
                 return
             if self.held.remove(claimed):
                 self._may_hold_unbatched = True
@@ -356,13 +359,17 @@ class LeaseHold(Hold):
         """Note the Batch of a claim: if it is dropped without a settle, its jobs are released, after half a lease.
         `ahead`: no handler works on it before the first `progress`.
         """
-        self.held.give(claimed, batch, ahead=ahead)
+        if (held := self.held.of(claimed)) is not None:
+            held.batch = weakref.ref(batch)
+            held.progressed_at = NO_HANDLER_RUNS if ahead else time.monotonic()
 
     def progress(self, claimed: ClaimResult) -> None:
-        self.held.progress(claimed)
+        if (held := self.held.of(claimed)) is not None:
+            held.progressed_at, held.hang_reported = time.monotonic(), False
 
     def rest(self, claimed: ClaimResult) -> None:
-        self.held.rest(claimed)
+        if (held := self.held.of(claimed)) is not None:
+            held.progressed_at = NO_HANDLER_RUNS
 
     def is_held(self, claimed: ClaimResult) -> bool:
         """Not any more if this owner was declared dead, and goes on under another id."""
