@@ -44,7 +44,7 @@ def test_a_loop_whose_heart_is_stuck_looks_for_itself(backend: Backend, monkeypa
     queue = backend.queue(liveness=QUICK)
     stuck, free = threading.Event(), threading.Event()
 
-    def sticks() -> None:
+    def sticks(**_: float) -> None:
         stuck.set()
         free.wait(120)
 

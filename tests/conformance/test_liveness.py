@@ -366,7 +366,7 @@ def test_an_error_that_nobody_expects_ends_no_heartbeat(
 ) -> None:
     queue = backend.queue(liveness=QUICK)
     assert queue.owner_id
-    monkeypatch.setattr(hold_of(queue), "maintain", lambda: 1 / 0)
+    monkeypatch.setattr(hold_of(queue), "maintain", lambda **_: 1 / 0)
     backend.wait_for(lambda: [each for each in caplog.records if each.levelname == "ERROR"], "it is told")
     assert "no heartbeat: division by zero" in caplog.messages
     monkeypatch.undo()
