@@ -65,8 +65,7 @@ JSON_DOCUMENT: Final[sa.types.TypeEngine[Any]] = sa.JSON().with_variant(postgres
 
 def exact_text(length: int) -> sa.types.TypeEngine[str]:
     """Text that is compared exactly: for the default collation of MySQL `Ada` equals `ADA`."""
-    exact = mysql.VARCHAR(length, collation="utf8mb4_bin")
-    return sa.String(length).with_variant(exact, *_WITHOUT_TIME_ZONES)
+    return sa.String(length).with_variant(mysql.VARCHAR(length, collation="utf8mb4_bin"), *_WITHOUT_TIME_ZONES)
 
 
 class database_now(FunctionElement[datetime]):  # noqa: N801 - reads as the SQL function it is

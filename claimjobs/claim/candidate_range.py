@@ -90,8 +90,7 @@ class CandidateRange:
             wider = int(min(request.limit * WIDER, max(widest, request.size)))
             self._behind = ClaimRequest(request.size, wider, result.end or request.after)
         else:
-            took = time.monotonic() - self._began if self._from_head else None
-            self._cursor.learn(result, request, took)
+            self._cursor.learn(result, request, time.monotonic() - self._began if self._from_head else None)
         return result if result.candidates >= self._candidates else result._replace(candidates=self._candidates)
 
     def is_over(self, result: ClaimResult) -> bool:

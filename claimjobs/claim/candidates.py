@@ -132,8 +132,7 @@ def place_of(order: KeysetOrder | None, job: Job) -> After:
 def first_group(rows: Sequence[Sequence[Any]], size: int) -> tuple[list[Key], int]:
     """The keys of the candidates whose group is as large as that of the first, and how many of them may be claimed."""
     group_size = rows[0][-1]
-    keys = [key_of(row[:-1]) for row in rows if row[-1] == group_size]
-    return keys, at_most(size, group_size)
+    return [key_of(row[:-1]) for row in rows if row[-1] == group_size], at_most(size, group_size)
 
 
 def first_locked_group(reader: RowReader, locked: Sequence[Any], size: int) -> tuple[Sequence[Any], bool]:

@@ -108,8 +108,7 @@ class ClaimPlans:
             self._key_cursor = self._key_cursor_of(where) if isinstance(where, Hashable) else KeyCursor()
         if last is None or last.changes or last.where is not where:
             selection = self.selection(where)
-            due = job_rows(self._backend, self._now).due(selection.due)
-            selection = replace(selection, due=due)
+            selection = replace(selection, due=job_rows(self._backend, self._now).due(selection.due))
             strategy = self.strategy(selection, key_cursor=self._key_cursor)
             keys = self._key_rows(selection)
             is_limited = self._per_key is not None and self._per_key.limit is not None
@@ -200,9 +199,8 @@ class ClaimPlans:
         backend = self._backend
         if backend.key_rows is None or self._has_index:
             return
-        order = (*backend.key_rows.of_jobs, *selection.order)
         with connected(self._engine) as connection:
-            lack = missing_index(connection, backend.source, order)
+            lack = missing_index(connection, backend.source, (*backend.key_rows.of_jobs, *selection.order))
         if lack is not None:
             raise KeyUnfit(
                 f"table {backend.source.name!r} has no index that finds the jobs of one key of per_key in their order: "

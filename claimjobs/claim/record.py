@@ -249,8 +249,7 @@ class RecordInClaimRow(ClaimRecord):
         order: the claim row first, then its jobs.
         """
         me = {"claimjobs_me": owner}
-        seized = len(connection.execute(self._seized, me).all())
-        return bool(seized == connection.scalar(self._count, me))
+        return bool(len(connection.execute(self._seized, me).all()) == connection.scalar(self._count, me))
 
     def forget(self, connection: sa.Connection, owner: int) -> None:
         connection.execute(self._close_all, {"claimjobs_me": owner})

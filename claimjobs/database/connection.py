@@ -281,21 +281,18 @@ class Attempts:
             return False
         self._connector.note(error)
         now = time.monotonic()
-        if self._failed_since is None:
-            self._failed_since = now
+        self._failed_since = now if self._failed_since is None else self._failed_since
         is_over = now >= self._connector.deadline(self._failed_since, self._patience)
-        if is_over or self._is_of_the_work(error, now) or (self._unless is not None and self._unless.stopping):
+        if not self._connector.may_be_of_a_row(error):
+            self._unclear_since = None
+        else:  # the work itself may cause it
+            self._unclear_errors_left -= DOUBTFUL if isinstance(error, StatementCut) else 1  # the next takes as long
+            self._unclear_since = now if self._unclear_since is None else self._unclear_since
+            is_unclear_for_long = now >= self._unclear_since + self._unclear_patience
+            is_over = is_over or self._unclear_errors_left <= 0 or is_unclear_for_long
+        if is_over or (self._unless is not None and self._unless.stopping):
             self._connector.raise_in_words(error)
             return False
         time.sleep(self._backoff.pause())
         raise_delayed()
         return True
-
-    def _is_of_the_work(self, error: Exception, now: float) -> bool:
-        """Whether the work itself causes this error, as far as its attempts show."""
-        if not self._connector.may_be_of_a_row(error):
-            self._unclear_since = None
-            return False
-        self._unclear_errors_left -= DOUBTFUL if isinstance(error, StatementCut) else 1  # the next one takes as long
-        self._unclear_since = now if self._unclear_since is None else self._unclear_since
-        return self._unclear_errors_left <= 0 or now >= self._unclear_since + self._unclear_patience
