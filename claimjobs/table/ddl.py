@@ -129,8 +129,9 @@ def drop_statement(bind: Bind, table: sa.Table) -> str:
 def has_wake_trigger(connection: sa.Connection, table: sa.Table) -> bool:
     """Whether the table has it."""
     dialect = dialect_named_by(connection)
-    has_trigger = sa.select(dialect.table_rules.has_trigger(table_name(connection, table)))
-    return dialect.no_wake_trigger is None and bool(connection.scalar(has_trigger))
+    if dialect.no_wake_trigger is not None:  # then its rules can ask for none
+        return False
+    return bool(connection.scalar(sa.select(dialect.table_rules.has_trigger(table_name(connection, table)))))
 
 
 def check_names(dialect: Dialect, tables: list[sa.Table]) -> None:
