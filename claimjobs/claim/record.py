@@ -190,7 +190,8 @@ class RecordInClaimRow(ClaimRecord):
         self._numbered = rows.keys(rows.of(ME), rows.table.c.number)
         self._shorten = claim_rows.shorten(rows)
         self._close_all = claim_rows.close_all(rows)
-        self._seized, self._count = claim_rows.locked(rows, skip_locked=True), claim_rows.count(rows)
+        self._seized = claim_rows.locked(rows, skip_locked=True)
+        self._count = sa.select(sa.func.count()).select_from(rows.table).where(rows.of(ME))
 
     def record(self, connection: sa.Connection, owner: int, locked: ClaimResult, request: ClaimRequest) -> ClaimResult:
         """Record only those jobs that are in no claim row now."""

@@ -120,7 +120,7 @@ class OwnerRow:
     def note_unclaimable(self, rows: int) -> None:
         """Write how many rows this owner leaves, for `status`. An owner that registers again writes it, too."""
         self._row = {**self._row, "unclaimable": rows}  # the heartbeat's thread may be reading the row
-        write = owners.note_unclaimable(self._table, rows)
+        write = sa.update(self._table).where(owners.me(self._table)).values(unclaimable=rows)
         self.connector.transaction(lambda connection: connection.execute(write, {"claimjobs_me": self.id}), patience=0)
 
     def leave(self) -> None:

@@ -69,7 +69,7 @@ class Reaper:
         self._record, table = settler.record, settler.table
         self._to_reclaim, self._held = table.to_reclaim, table.held
         self._unknown, self._expect = self._record.unknown(backend.owners), owners.expect(backend.owners)
-        self._sees = {*RecordDescription.of(replace(backend, by_lease=True, records_claims=True)).sees}
+        self._records = RecordDescription.of(replace(backend, by_lease=True, records_claims=True))
         """What a claim is seen by here. Others reclaim what a dead owner has left that is not seen."""
         self._watch = Watch()
         self._watched_through = connector.disconnects
@@ -83,12 +83,12 @@ class Reaper:
 
     def dead(self) -> list[OwnerState]:
         """The owners that are dead now."""
-        backend, dead = self._backend, list[OwnerState]()
+        backend, ours, dead = self._backend, self._records, list[OwnerState]()
         for attempt in self._connector.attempts(patience=0):
             with attempt as connection:
                 # After a crash or a failover all sessions have ended: a free lock is no sign of death for some seconds.
                 calm = self._connector.is_calm
-                seen_now = [seen for seen in read_owners(connection, backend) if {*seen.records.left} <= self._sees]
+                seen_now = [seen for seen in read_owners(connection, backend) if ours.sees_claims_of(seen.records)]
                 if self._watched_through != self._connector.disconnects:
                     self._watch.heartbeats.clear()  # while the server was away, no owner could write a heartbeat
                     self._watched_through = self._connector.disconnects
@@ -191,7 +191,7 @@ class Reaper:
             return None
         claims = rows[0].claims
         if claims == self._backend.roles.recorded_as:
-            return {*RecordDescription.in_row(rows[0].kind, rows[0].sees).left} <= self._sees
+            return self._records.sees_claims_of(RecordDescription.in_row(rows[0].kind, rows[0].sees))
         fields = {"event": OWNER_ELSEWHERE, "queue": claims, "owner": owner}
         log.warning("owner %d is not reclaimed: it claims jobs from %s", owner, claims, extra=fields)
         return False

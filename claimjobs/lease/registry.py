@@ -196,7 +196,7 @@ def check_claims(connection: sa.Connection, backend: Backend, *, only_reads: boo
     seen = [one.records for one in owners if one.records.are_claims or one.holder is not None]
     if only_reads:
         ours, seen = ours.without_limits, [theirs.without_limits for theirs in seen]
-    if others := [theirs for theirs in seen if not ours.agree_with(theirs)]:
+    if others := [theirs for theirs in seen if not (ours.sees_claims_of(theirs) and theirs.sees_claims_of(ours))]:
         theirs = others[0]
         raise ClaimsDiffer(
             f"table {backend.source.name!r} has {len(others)} {'owner' if len(others) == 1 else 'owners'} with "

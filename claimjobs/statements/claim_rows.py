@@ -108,11 +108,6 @@ def locked(claim_rows: ClaimRows, *, skip_locked: bool = False) -> sa.Select[Any
     return sa.select(claim_rows.table.c.number).where(claim_rows.of(ME)).with_for_update(skip_locked=skip_locked)
 
 
-def count(claim_rows: ClaimRows) -> sa.Select[Any]:
-    """How many claim rows `me` has."""
-    return sa.select(sa.func.count()).select_from(claim_rows.table).where(claim_rows.of(ME))
-
-
 def unknown(claim_rows: ClaimRows, owners: sa.FromClause) -> sa.Select[Any]:
     """The ids of owners that have claim rows and no row: as `owners.unknown`."""
     owner_id = claim_rows.table.c.owner_id

@@ -20,11 +20,6 @@ RECORDED_AS: Final = sa.bindparam("claimjobs_claims", type_=sa.String)
 """The name of the table of jobs in the rows of its owners: `ColumnRoles.recorded_as`."""
 
 
-def note_unclaimable(owners: sa.Table, rows: int) -> sa.Update:
-    """Write how many rows `me` leaves, because no claim can take them."""
-    return sa.update(owners).where(me(owners)).values(unclaimable=rows)
-
-
 def is_used(owners: sa.Table, dialect: Dialect, is_recorded: sa.ColumnElement[bool]) -> sa.Select[Any]:
     """Whether somebody used the id `me` before, whose row is gone: a claim of it `is_recorded`, or a session has it."""
     return sa.select(sa.or_(dialect.sessions.lock_holder(owners, ME).is_not(None), is_recorded))

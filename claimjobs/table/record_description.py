@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
@@ -63,14 +62,9 @@ class RecordDescription:
         """Whether such an owner records its claims."""
         return self.kind != NOTHING
 
-    @property
-    def left(self) -> Sequence[str]:
-        """The descriptions of what is left when such an owner dies."""
-        return self.sees if self.are_claims else ()
-
-    def agree_with(self, other: RecordDescription) -> bool:
-        """Whether each of two owners sees the claims of the other one."""
-        return {*self.left} <= {*other.sees} and {*other.left} <= {*self.sees}
+    def sees_claims_of(self, other: RecordDescription) -> bool:
+        """Whether it sees all that another owner has left when that dies."""
+        return not other.are_claims or {*other.sees} <= {*self.sees}
 
     @property
     def option(self) -> str:
