@@ -10,7 +10,6 @@ from dataclasses import dataclass, replace
 from typing import Any, Final, NamedTuple
 
 import sqlalchemy as sa
-from sqlalchemy.sql.elements import Grouping
 
 from claimjobs.database.connect import connected, dialect_for, inspector_of
 from claimjobs.database.error_translation import predicate_errors
@@ -23,7 +22,7 @@ from claimjobs.table.columns import OURS, STATES, UNCLAIMED, Columns
 from claimjobs.table.create import alter, side_car_tables, tables_for
 from claimjobs.table.ddl import add_column, add_value
 from claimjobs.table.definitions import LAST_OWNER, job_table, shared_tables
-from claimjobs.table.predicates import Enclosed, order_of
+from claimjobs.table.predicates import order_of, predicates_of
 from claimjobs.table.reflection import as_spelled, columns_in_database, resolve
 from claimjobs.table.roles import roles_of
 
@@ -214,10 +213,8 @@ def check_where(found: Adoption, where: str) -> None:
     """Have the database read a predicate. Raises BadPredicate."""
     dialect = dialect_named_by(found.engine)
     trial: sa.Select[Any] = sa.select(sa.literal_column("1")).select_from(found.table).limit(0)
-    # Parentheses around it, because an OR would change what is beside it.
-    whole = Grouping(Enclosed(sa.literal_column(where, sa.Boolean), dialect.lexis, "predicate"))
     with connected(found.engine) as connection, predicate_errors(dialect):
-        connection.execute(trial.where(whole))
+        connection.execute(trial.where(*predicates_of(where, found.table, dialect.lexis)))
 
 
 @dataclass(frozen=True)

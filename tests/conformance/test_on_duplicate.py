@@ -331,16 +331,6 @@ def test_a_handler_that_enqueues_its_own_job_in_its_transaction(backend: Backend
     assert rows(backend)["b"]["e"] == ("new" if how == "replace" else "old")
 
 
-def test_a_dead_job_whose_mark_is_a_number_is_retried_without_it(backend: Backend) -> None:
-    mark = sa.Column("run_again", sa.Integer, nullable=False, server_default="0")
-    table = job_table("jobs", sa.MetaData(), sa.Column("d", sa.String(20), unique=True), mark)
-    queue = backend.queue(table)
-    event(queue, "a")
-    backend.run("UPDATE jobs SET status = 'dead', run_again = 1")
-    assert queue.jobs.retry() == 1
-    assert [(row["status"], row["run_again"]) for row in backend.rows(table)] == [("unclaimed", 0)]
-
-
 def test_a_mark_is_undone_with_what_its_handler_wrote(backend: Backend) -> None:
     queue = queue_of(backend, hold="transaction")
     event(queue, "a")
