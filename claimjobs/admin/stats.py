@@ -18,7 +18,6 @@ from claimjobs.statements.owners import claimed_by_nobody
 from claimjobs.table.backend import Backend
 from claimjobs.table.columns import CLAIMED, STATES, UNCLAIMED, JobCounts
 from claimjobs.table.definitions import FIRST_OWNER
-from claimjobs.table.roles import ColumnRoles
 
 
 @dataclass(frozen=True)
@@ -95,16 +94,6 @@ class Retries:
     """Seconds until the first of them is due; None where none waits."""
     due: int = 0
     """Such jobs that do not wait any more: their next attempt may begin."""
-
-
-def read_retries(
-    connection: sa.Connection, roles: ColumnRoles, now: sa.ColumnElement[Any], where: Sequence[sa.ColumnElement[bool]]
-) -> Retries:
-    """The retries in a queue's table, or in its side-car, that match these predicates. Without `run_at` none waits."""
-    if roles.run_at is None:
-        return Retries(0, None)
-    row = connection.execute(stored_jobs.retries(roles, now, *where)).one()
-    return Retries(row.jobs, None if row.next is None else age_at(row.next, row.now), row.due)
 
 
 def read_stats(

@@ -15,13 +15,14 @@ from typing import TYPE_CHECKING, Any, Final
 import sqlalchemy as sa
 
 from claimjobs import tracing
-from claimjobs.admin.stats import Retries, read_retries
+from claimjobs.admin.stats import Retries
 from claimjobs.batch.batch import Batch, BatchTimer
 from claimjobs.batch.hold import HoldContext, NextClaim
 from claimjobs.claim.candidates import check_that_keys_find
 from claimjobs.claim.claim_plan import ClaimPlans
 from claimjobs.claim.record import ClaimRecord, record_of
 from claimjobs.claim.strategy import NOTHING, ClaimResult
+from claimjobs.database.clock import age_at
 from claimjobs.database.error_translation import reason
 from claimjobs.errors import ClaimjobsError, key_unreadable, not_consumer
 from claimjobs.lease.lease_hold import LeaseHold
@@ -34,6 +35,7 @@ from claimjobs.settle.outcome_table import outcome_table
 from claimjobs.settle.settler import Settler
 from claimjobs.settle.still_due import StillDueRows
 from claimjobs.signals import check_timeout
+from claimjobs.statements import stored_jobs
 from claimjobs.statements.job_rows import job_rows
 from claimjobs.table.predicates import Where
 
@@ -225,7 +227,10 @@ class Consumer:
         backend, now, plans = self.access.backend, self.settings.now, self.plans
         with plans.understood(where), self.access.connected_in_utc() as connection:
             mine = job_rows(backend, now).meeting(plans.predicates(where))
-            return read_retries(connection, backend.roles, now, mine)
+            if backend.roles.run_at is None:  # none waits
+                return Retries(0, None)
+            row = connection.execute(stored_jobs.retries(backend.roles, now, *mine)).one()
+        return Retries(row.jobs, None if row.next is None else age_at(row.next, row.now), row.due)
 
     # --- claims in vain ----------------------------------------------------------------------------------
 

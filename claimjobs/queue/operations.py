@@ -21,13 +21,13 @@ from claimjobs.errors import UnfitTable
 from claimjobs.instants import LONGEST_AGE
 from claimjobs.lease.reaper import Reaper
 from claimjobs.lease.registry import check_claims, require_writes
+from claimjobs.options import LEAVE
 from claimjobs.queue.access import Access
 from claimjobs.queue.consumer import Consumer
 from claimjobs.report import Report
 from claimjobs.settings import Settings
-from claimjobs.table.columns import Ended
+from claimjobs.table.columns import DONE, Ended
 from claimjobs.table.predicates import Where
-from claimjobs.table.reflection import sentence
 from claimjobs.table.roles import ColumnRoles
 
 if TYPE_CHECKING:
@@ -172,7 +172,16 @@ class QueueOperations:
     @property
     def done_jobs(self) -> str:
         """What happens to done jobs, as a sentence. Raises DoneUndecided."""
-        return sentence(self._access.backend.source, self._access.on_done)
+        roles, on_done = self._access.backend.source, self._access.on_done
+        if callable(on_done):
+            return f"A function decides what happens to done jobs of table {roles.name!r}."
+        if on_done == LEAVE:
+            return f"Done jobs of table {roles.name!r} are left as the handler leaves them."
+        if on_done != "keep":
+            return f"Done jobs are deleted from table {roles.name!r}."
+        if roles.status is None:  # a table that has a side-car has no status
+            return f"Done jobs of table {roles.name!r} are kept; their keys are marked as done in the side-car."
+        return f"Done jobs of table {roles.name!r} are kept with {roles.status.name} {roles.state.values[DONE]!r}."
 
     @property
     def payload(self) -> tuple[str, ...]:

@@ -14,7 +14,7 @@ from claimjobs.database.connect import inspector_of
 from claimjobs.dialects import dialect_of
 from claimjobs.dialects.types import Instant, WholeSecond
 from claimjobs.errors import BadArgument, ColumnMissing, NotClaimable, TableMissing, UnfitTable
-from claimjobs.options import LEAVE, Finish
+from claimjobs.options import Finish
 from claimjobs.table.columns import DONE, OURS, STATES, Columns
 from claimjobs.table.ddl import table_comment, text
 from claimjobs.table.definitions import MADE_BY
@@ -255,16 +255,3 @@ def lost_comment(connection: sa.Connection, jobs: sa.Table) -> str | None:
     type_ = columns_in_database(connection, jobs)["status"]["type"]
     made = isinstance(type_, sa.Enum) and tuple(type_.enums) == STATES
     return text(table_comment(jobs), connection) if made else None
-
-
-def sentence(roles: ColumnRoles, on_done: Any) -> str:
-    """What happens to done jobs, as a sentence. A table that has a side-car has no status."""
-    if callable(on_done):
-        return f"A function decides what happens to done jobs of table {roles.name!r}."
-    if on_done == LEAVE:
-        return f"Done jobs of table {roles.name!r} are left as the handler leaves them."
-    if on_done != "keep":
-        return f"Done jobs are deleted from table {roles.name!r}."
-    if roles.status is None:
-        return f"Done jobs of table {roles.name!r} are kept; their keys are marked as done in the side-car."
-    return f"Done jobs of table {roles.name!r} are kept with {roles.status.name} {roles.state.values[DONE]!r}."
