@@ -176,8 +176,7 @@ def _index_finding(connection: sa.Connection, subject: Subject, *, is_small: boo
     source, selection = subject.backend.source, subject.plan.selection
     is_costly = any(found.costs for found in subject.planned)
     keys = () if subject.backend.key_rows is None else subject.backend.key_rows.of_jobs
-    order = (*keys, *(selection.order or source.default_order))
-    lack = missing_index(connection, source, order)
+    lack = missing_index(connection, source, (*keys, *(selection.order or source.default_order)))
     if lack is not None and not lack.statements:
         return Finding("index", "warning", lack.effect)
     if lack is not None and (is_costly or is_small):

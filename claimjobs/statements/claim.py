@@ -91,8 +91,7 @@ def lock(roles: ColumnRoles, dialect: Dialect, selection: Selection, read: Parts
     The recheck is needed: between the phases another consumer may have claimed a candidate and committed.
     """
     jobs = sa.select(*encoded(read, dialect)).where(selection.due)
-    picked = dialect.only_candidates(jobs, roles.key, selection.order, roles.key_index)
-    return skip_locked(picked.limit(SIZE), roles)
+    return skip_locked(dialect.only_candidates(jobs, roles.key, selection.order, roles.key_index).limit(SIZE), roles)
 
 
 def find_and_lock(roles: ColumnRoles, dialect: Dialect, selection: Selection, read: Parts) -> sa.Select[Any]:
@@ -189,8 +188,7 @@ def claim_batch(
     The next statement of the transaction must look at the claim rows again: see `claim_rows.settle_and_check`.
     """
     owner_alive = _alive(roles, dialect, owners, None)
-    columns = [*read.plain, *read.joined]
-    chosen = _chosen(roles, selection, owner_alive, columns)
+    chosen = _chosen(roles, selection, owner_alive, [*read.plain, *read.joined])
     recorded = record_found(claim_rows, chosen).cte("claimjobs_recorded")
     jobs = sa.select(*owner_alive.c, *encoded(read, dialect, chosen)).add_cte(recorded)
     return jobs.select_from(owner_alive.outerjoin(chosen, sa.true())).order_by(*order.order_of(chosen))

@@ -30,8 +30,7 @@ def states(roles: ColumnRoles, dialect: Dialect, state: sa.ColumnElement[Any]) -
     """The states of the jobs `keys`, which are locked, each before its key. It locks them again, so that it does not
     read an older snapshot.
     """
-    rows = columns_of(roles, dialect, [state.label("claimjobs_state"), *roles.key])
-    return rows.with_for_update(of=roles.table)
+    return columns_of(roles, dialect, [state.label("claimjobs_state"), *roles.key]).with_for_update(of=roles.table)
 
 
 def set_run_again(roles: ColumnRoles, dialect: Dialect) -> sa.Update:

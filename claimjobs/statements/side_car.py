@@ -44,8 +44,7 @@ class SideCarJoin:
     @property
     def group_size(self) -> sa.ColumnElement[int]:
         """The size of the group of suspects of a job that may be claimed. Less than 0: the job may not be claimed."""
-        suspect = self.side_car.need("suspect", "claiming")
-        size = sa.case((self.side_car.due(self.now), suspect), else_=-1)
+        size = sa.case((self.side_car.due(self.now), self.side_car.need("suspect", "claiming")), else_=-1)
         return sa.func.coalesce(self.in_entry(size), 0, type_=sa.Integer)
 
     @property

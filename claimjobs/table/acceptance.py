@@ -177,8 +177,7 @@ def check_owner(connection: sa.Connection, roles: ColumnRoles) -> None:
     elif isinstance(type_, sa.Numeric) and not isinstance(type_, sa.Float) and type_.precision is not None:
         most = int(10 ** (type_.precision - (type_.scale or 0))) - 1
     if most < LAST_OWNER or isinstance(type_, _NO_NUMBERS):
-        needed = f"a whole number, and hold ids up to {LAST_OWNER:,}"
-        raise _unfit(connection, roles, "owner_id", found, needed=needed)
+        raise _unfit(connection, roles, "owner_id", found, needed=f"a whole number, and hold ids up to {LAST_OWNER:,}")
 
 
 def _unfit(connection: sa.Connection, roles: ColumnRoles, role: str, found: Any, *, needed: str) -> ColumnUnfit:

@@ -196,8 +196,7 @@ def jobs_of(
     described = as_stored(connection, described, rules.collations(connection, described), columns.key_names)
     roles = roles_of(described, columns)
     index = key_index(connection, roles, unique=beside_side_car)
-    quote = quote_of(connection)
-    roles = replace(roles, key_index=index, quote=quote, depend_on_zone=zoned, recorded_as=home.name)
+    roles = replace(roles, key_index=index, quote=quote_of(connection), depend_on_zone=zoned, recorded_as=home.name)
     acceptance.check_key(connection, dialect, roles)
     if not beside_side_car:
         acceptance.check_columns(connection, dialect, roles)

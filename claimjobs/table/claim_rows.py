@@ -62,8 +62,7 @@ class ClaimRows:
         if not self.have_ranges or after is None or self.key[0] is not list(after)[-1]:
             return ~self.contain()
         *before, (_, key) = after.items()
-        last = self.table.c.last_key
-        among_larger = ~self.contain(sa.and_(self.ours, last > key))
+        among_larger = ~self.contain(sa.and_(self.ours, self.table.c.last_key > key))
         if not before:
             return among_larger
         near = sa.and_(*(column == value for column, value in before))

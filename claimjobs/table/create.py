@@ -109,8 +109,7 @@ def key_tables(
     with connected(engine) as connection:
         roles, location = jobs_of(connection, dialect, table, columns or map_of(table), beside_side_car=bool(side_car))
         names = [column.name for column in columns_for(connection, roles, per_key)]
-        key = _key_columns(connection, dialect, roles.table, names)
-        key_rows = key_table(location.name, key, location.metadata)
+        key_rows = key_table(location.name, _key_columns(connection, dialect, roles.table, names), location.metadata)
         with suppress(TableMissing):
             refusal_of_key_rows(connection, dialect, key_rows, roles)
     return [key_rows]
@@ -179,11 +178,10 @@ def _make(connection: sa.Connection, dialect: Dialect, tables: list[sa.Table], r
             continue
         columns = columns_in_database(connection, table).keys()
         found = indexes_of(connection, table)
+        names = {other["name"] for other in found}
         for index in table.indexes:
             parts = index.columns.keys()
-            is_there = index.name in {other["name"] for other in found} or holds(
-                found, dict.fromkeys(parts[:-1], False)
-            )
+            is_there = index.name in names or holds(found, dict.fromkeys(parts[:-1], False))
             if index.name == f"{table.name}_claim" and columns >= {*parts} and not is_there:
                 index.create(connection)
                 missing.append(index)

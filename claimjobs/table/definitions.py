@@ -125,8 +125,7 @@ def article_table(name: str = DEFAULT_TABLE, metadata: sa.MetaData | None = None
     """
     key = sa.Column("id", sa.BigInteger, primary_key=True)
     payload = (sa.Column(letter, sa.String(64), nullable=False) for letter in "de")
-    index = sa.Index(f"{name}_d", "d")
-    return job_table(name, metadata or sa.MetaData(), key, *payload, index, comment=DEMONSTRATION)
+    return job_table(name, metadata or sa.MetaData(), key, *payload, sa.Index(f"{name}_d", "d"), comment=DEMONSTRATION)
 
 
 def side_car_table(name: str, key: Iterable[sa.Column[Any]]) -> sa.Table:

@@ -90,8 +90,7 @@ class State:
     @cached_property
     def name(self) -> sa.ColumnElement[str | None]:
         """The name of a row's state; NULL: the map names no such state. The database compares, as for a claim."""
-        said = ((self.row_says(state), sa.literal(state, sa.String)) for state in STATES if state in self.can)
-        return sa.case(*said)
+        return sa.case(*((self.row_says(state), sa.literal(state, sa.String)) for state in STATES if state in self.can))
 
     def meant_by(self, value: Any) -> str | None:
         """The state, other than unclaimed, that a value of the column means; None: no such state.

@@ -56,8 +56,7 @@ def resolve(connection: sa.Connection, table: TableLike, columns: Columns | None
     if not isinstance(table, str):
         for column in described.columns:
             if column.name not in there:
-                quote = quote_of(connection)
-                raise ColumnMissing(described.fullname, column.name, "its description in Python", quote)
+                raise ColumnMissing(described.fullname, column.name, "its description in Python", quote_of(connection))
         return named_as_there(described)
     inspector: Any = inspector_of(connection)
     # A column that another program adds between the two readings is in neither.
