@@ -32,7 +32,6 @@ from claimjobs.errors import (
 )
 from claimjobs.lease.held_batches import NO_HANDLER_RUNS, HeldBatch, HeldBatches
 from claimjobs.lease.owner import Owner
-from claimjobs.lease.sleeper import IdleSleeper
 from claimjobs.log_events import HANDLER_HANGS, HOOK_FAILED, RELEASE_FAILED
 from claimjobs.settle.outcomes import Outcomes
 from claimjobs.settle.settler import LeaseSettler, Settler, SomeLost, Unsettled
@@ -72,6 +71,8 @@ class LeaseHold(Hold):
         """Locked while the heartbeat is told what is held: of two threads the last one tells what both have done."""
         self.owner = Owner(context, settler, self)
         self._heartbeat = self.owner.thread
+        self.sleeper = self.owner.sleeper
+        """Lets an idle loop sleep until it is woken."""
         self._connector, self._reaper = self.owner.connector, self.owner.reaper
         self._settling = LeaseSettler(self._connector, context.backend, settler, context.retry)
         self._keys = self._reaper.keys
@@ -348,11 +349,6 @@ class LeaseHold(Hold):
         """The id under which jobs are claimed now."""
         return self.owner.id
 
-    @property
-    def sleeper(self) -> IdleSleeper:
-        """Lets an idle loop sleep until it is woken."""
-        return self.owner.sleeper
-
     # --- the whole hold --------------------------------------------------------------------------------
 
     def give(self, claimed: ClaimResult, batch: object, *, ahead: bool) -> None:
@@ -378,7 +374,7 @@ class LeaseHold(Hold):
     def _note_held(self) -> None:
         with self._guard:
             must_write = self._may_hold_unbatched or self._settling.later
-            self.owner.sleeper.note_held(may_sleep=not (self.held or must_write))
+            self.sleeper.note_held(may_sleep=not (self.held or must_write))
 
     def maintain(self, *, away: float = 0.0) -> None:
         """During a claim or a settle it does nothing: a heartbeat must not wait for them. The next one does it."""
