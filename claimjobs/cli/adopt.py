@@ -152,8 +152,7 @@ def adopt(target: Target, table: str, migration: str, into: Path, **chosen: Any)
         statements = ddl_statements(engine, missing_tables(engine, plan.tables()))
         if plan.kind != "side-car":
             with queue_of(engine, plan.described()) as queue:
-                lacking = [*found.lacks(plan.kind), INDEX]
-                statements = [*additions(engine, queue.settings, lacking), *statements]
+                statements = [*additions(engine, queue.settings, [*found.lacks(plan.kind), INDEX]), *statements]
         files, warnings = _files(plan, statements, migration, into), list(_warnings(plan))
         for path in files:
             if path.exists():
@@ -260,19 +259,16 @@ def _states(found: Adoption, kind: str, texts: tuple[str, ...]) -> dict[str, Any
             given[state] = _answer(question, least)
         elif answer := _answer(f"{question} (Enter: none)", least, default="", show_default=False):
             given[state] = answer
-    return {state: _value(found, state, text) for state, text in given.items()}
-
-
-def _value(found: Adoption, state: str, text: str) -> Any:
-    """A value as the status column has it. Raises BadParameter for one that it cannot have."""
-    try:
-        value = value_for(found.table.c[found.names["status"]], text)
-        flaw = flaw_of_value(found, value)
-    except ValueError as error:
-        value, flaw = None, str(error)
-    if flaw:
-        raise click.BadParameter(f"{state}={text}: {flaw}", param_hint="--state")
-    return value
+    values: dict[str, Any] = {}
+    for state, text in given.items():
+        try:
+            values[state] = value_for(found.table.c[found.names["status"]], text)
+            flaw = flaw_of_value(found, values[state])
+        except ValueError as error:
+            flaw = str(error)
+        if flaw:
+            raise click.BadParameter(f"{state}={text}: {flaw}", param_hint="--state")
+    return values
 
 
 # --- files ---------------------------------------------------------------------------------------------------

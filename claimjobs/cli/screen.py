@@ -119,17 +119,21 @@ class Screen:
         if self._live is not None:
             self._live.update(drawn(snapshot, verbose=self._verbose))
             return
-        news = _phase(snapshot), _figures(snapshot.total), snapshot.waiting, snapshot.ready
+        phase, figures = _phase(snapshot), _figures(snapshot.total)
+        news = phase, figures, snapshot.waiting, snapshot.ready
         is_early = snapshot.elapsed < self._next and news[:1] == self._shown[:1]
         if self._quiet or is_early or news == self._shown:
             return
         self._next, self._shown = snapshot.elapsed + self._every, news
+        parts = [_pace(snapshot), *(f"{name} {count:,}" for name, count in figures.items())]
+        parts += [f"queue length {_or_unknown(snapshot.waiting)}", *_effort(snapshot.total, verbose=self._verbose)]
+        line = f"{phase} {snapshot.elapsed:.0f} s: {', '.join(parts)}"
         if self._as_json:
             data(json_line({"event": PROGRESS, **_plain(snapshot)}))
         elif self._log_format == "json":
-            log.info("%s", _line(snapshot, verbose=self._verbose), extra={"event": PROGRESS, **_plain(snapshot)})
+            log.info("%s", line, extra={"event": PROGRESS, **_plain(snapshot)})
         else:
-            show(_line(snapshot, verbose=self._verbose), err=True)
+            show(line, err=True)
 
 
 class _LinesAbove(logging.Handler):
@@ -226,13 +230,6 @@ def _plain(numbers: Snapshot | Summary) -> dict[str, Any]:
     found["total"]["transients"] = dict(numbers.total.transients)
     del found["total"]["times"]  # the histograms are for --metrics-port
     return found
-
-
-def _line(snapshot: Snapshot, *, verbose: bool) -> str:
-    figures = [f"{name} {count:,}" for name, count in _figures(snapshot.total).items()]
-    waiting = f"queue length {_or_unknown(snapshot.waiting)}"
-    parts = [_pace(snapshot), *figures, waiting, *_effort(snapshot.total, verbose=verbose)]
-    return f"{_phase(snapshot)} {snapshot.elapsed:.0f} s: {', '.join(parts)}"
 
 
 def _figures(total: Report) -> dict[str, int]:

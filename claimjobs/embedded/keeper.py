@@ -91,7 +91,18 @@ class Keeper:
             return
         with _locked(self.folder / "lock"), self._users, contextlib.suppress(BlockingIOError):
             fcntl.flock(self._users, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            self._stop()
+            elsewhere = self._folder_elsewhere()
+            for how in WAYS_TO_STOP:
+                with contextlib.suppress(TimeoutError, ProcessLookupError):
+                    if pid := self._server():
+                        os.kill(pid, how)
+                    _wait(lambda: self._server() is None, STOP_SECONDS)
+                    break
+            if self._server() is not None or self._answering():
+                number = next(iter(self._pid_file()), "unknown")
+                raise Problem(f"process {number} could not be ended: end it with `kill -INT {number}`")
+            if elsewhere is not None:
+                shutil.rmtree(elsewhere, ignore_errors=True)
             if self._is_temporary:
                 shutil.rmtree(self.folder)
 
@@ -193,20 +204,6 @@ class Keeper:
         self._run([self.programs / "initdb", *words, "--locale-provider=builtin", "--builtin-locale=C.UTF-8"], new)
         self._run([self.programs / "postgres", "--single", "postgres"], new, f"CREATE DATABASE {NAME}\n")
         new.rename(self.data)
-
-    def _stop(self) -> None:
-        elsewhere = self._folder_elsewhere()
-        for how in WAYS_TO_STOP:
-            with contextlib.suppress(TimeoutError, ProcessLookupError):
-                if pid := self._server():
-                    os.kill(pid, how)
-                _wait(lambda: self._server() is None, STOP_SECONDS)
-                break
-        if self._server() is not None or self._answering():
-            number = next(iter(self._pid_file()), "unknown")
-            raise Problem(f"process {number} could not be ended: end it with `kill -INT {number}`")
-        if elsewhere is not None:
-            shutil.rmtree(elsewhere, ignore_errors=True)
 
     def _run(self, command: Sequence[str | Path], data: Path, say: str = "") -> None:
         done = subprocess.run(  # noqa: S603 - the wheel's own programs

@@ -144,8 +144,7 @@ class UniqueKey:
         mine = {job.key for job in jobs} if held_of == self._roles.name else set()
         unclaimed = states.get(UNCLAIMED, [])
         waiting = [key for key in unclaimed if key not in mine]
-        by_rows = self._roles.claim_rows is not None
-        is_older = by_rows and connection.get_isolation_level() != self._dialect.isolation
+        is_older = self._roles.claim_rows is not None and connection.get_isolation_level() != self._dialect.isolation
         may_be_claimed = waiting if is_older else []
         if self._how == "again":
             ended = [key for state in ENDED for key in states.get(state, ())]

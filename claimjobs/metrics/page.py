@@ -80,8 +80,7 @@ def queue_pages(reader: PageReader) -> dict[str, WSGIApplication]:
     """The page and its style, by their paths."""
 
     def page(_environ: WSGIEnvironment, start: StartResponse) -> list[bytes]:
-        error = reader.latest().error
-        return answer(start, "".join(_html(reader, error)), kind="text/html")
+        return answer(start, "".join(_html(reader, reader.latest().error)), kind="text/html")
 
     def style(_environ: WSGIEnvironment, start: StartResponse) -> list[bytes]:
         return answer(start, STYLE, kind="text/css")
@@ -100,13 +99,13 @@ def _html(reader: PageReader, error: str | None) -> Iterator[str]:
         f'<meta http-equiv="refresh" content="{REFRESH_SECONDS}">\n<link rel="stylesheet" href="style.css">\n</head>\n'
         f"<body>\n<h1>{title}</h1>\n"
     )
-    if error is not None:
-        yield _warning(f"The table cannot be read: {error}")
+    warnings = [] if error is None else [f"The table cannot be read: {error}"]
+    if seen is not None and seen.paused is not None:
+        warnings.append(f"Paused for {age(seen.paused)}{f': {seen.pause_reason}' if seen.pause_reason else ''}")
+    elif seen is not None and not seen.has_consumers:
+        warnings.append("No consumer is running")
+    yield from (f'<p class="warning">{_text(warning)}</p>\n' for warning in warnings)
     if seen is not None:
-        if seen.paused is not None:
-            yield _warning(f"Paused for {age(seen.paused)}{f': {seen.pause_reason}' if seen.pause_reason else ''}")
-        elif not seen.has_consumers:
-            yield _warning("No consumer is running")
         yield f"<p>{_text(', '.join(outlook(seen, history)))}; {seen.now:%Y-%m-%d %H:%M:%S} UTC</p>\n"
         states = ((state, seen.count(state), history.shown_change(state)) for state in COUNTED_STATES)
         yield _table("", ("state", "jobs", "change/s"), states)
@@ -117,10 +116,6 @@ def _html(reader: PageReader, error: str | None) -> Iterator[str]:
             yield f"<p>{len(seen.owners) - MOST_OWNERS:,} more owners</p>\n"
         yield _table("Keys that wait", KEYS, key_rows(seen))
     yield f'<footer>loaded again every {REFRESH_SECONDS} s; <a href="metrics">metrics</a></footer>\n</body>\n</html>\n'
-
-
-def _warning(text: str) -> str:
-    return f'<p class="warning">{_text(text)}</p>\n'
 
 
 def _table(heading: str, titles: Sequence[str], rows: Iterable[Iterable[object]]) -> str:
