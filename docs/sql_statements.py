@@ -157,7 +157,7 @@ def _per_batch(by_row: ColumnRoles, dialect: Dialect, now: Any) -> dict[str, Any
         **({"still mine": settle.lock_mine(target)} if dialect.returns_what_it_writes else {}),
         "used": owners.is_used(owner_table(), dialect, record_of(_backend(roles, dialect)).is_recorded),
         "held": ours.keys(ours.of(ME)),
-        "close all": claim_rows.close_all(ours),
+        "close all": sa.delete(ours.table).where(ours.of(ME)),
     }
 
 

@@ -189,7 +189,7 @@ class RecordInClaimRow(ClaimRecord):
         self._locked = claim_rows.locked(rows)
         self._numbered = rows.keys(rows.of(ME), rows.table.c.number)
         self._shorten = claim_rows.shorten(rows)
-        self._close_all = claim_rows.close_all(rows)
+        self._close_all = sa.delete(rows.table).where(rows.of(ME))
         self._seized = claim_rows.locked(rows, skip_locked=True)
         self._count = sa.select(sa.func.count()).select_from(rows.table).where(rows.of(ME))
 

@@ -65,7 +65,8 @@ class UniqueKey:
         insert = dialect.insert_unless_there(roles.table, columns) if dialect.skips_duplicates else None
         self.insert = None if insert is None else insert.returning(*roles.key)
         """Inserts rows, and leaves out those that are there. None: an INSERT of such a row is refused."""
-        self._there = enqueue.there(roles, dialect, columns)
+        is_there = dialect.among(columns, "values")
+        self._there = sa.select(*columns).select_from(roles.table).where(is_there)
         self.changes = on_duplicate != "skip"
         if not self.changes:
             return
@@ -75,7 +76,8 @@ class UniqueKey:
                 f"DISTINCT), and on_duplicate={on_duplicate!r} finds no job by NULL: make these columns NOT NULL"
             )
         self._now = now = database_now()
-        self._lock = enqueue.lock_there(roles, dialect, columns)
+        there = sa.select(*roles.key, *columns).where(is_there).order_by(*roles.key)
+        self._lock = there.with_for_update(of=roles.table)
         self._states = enqueue.states(roles, dialect, job_rows(backend, now).state)
         if on_duplicate == "again":
             self._mark, self._renew = enqueue.set_run_again(roles, dialect), enqueue.renew(roles, dialect, now)

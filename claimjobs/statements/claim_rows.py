@@ -121,11 +121,6 @@ def shorten(claim_rows: ClaimRows) -> sa.Update:
     return sa.update(table).where(claim_rows.of(ME), table.c.number == NUMBER).values(keys=keys, jobs=MEANT)
 
 
-def close_all(claim_rows: ClaimRows) -> sa.Delete:
-    """Delete all claim rows of `me`."""
-    return sa.delete(claim_rows.table).where(claim_rows.of(ME))
-
-
 def by_owner(claim_rows: ClaimRows) -> sa.Select[Any]:
     """One row for each owner with claim rows: `owner_id`, `jobs`."""
     owner, jobs = claim_rows.table.c.owner_id, sa.func.sum(claim_rows.table.c.jobs)
