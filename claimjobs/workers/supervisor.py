@@ -127,7 +127,15 @@ class Supervisor:
         """Run to the end, after `check`."""
         try:
             log.info("%s", self._queue.done_jobs, extra={"event": RUN_STARTED, "queue": self._queue.table.fullname})
-            self._log_findings()
+            try:  # it needs no more connections than the run has later
+                findings = self._queue.explain(seconds=FINDINGS_WITHIN).findings
+            except (ClaimjobsError, sa.exc.SQLAlchemyError):  # the consumers meet it, too, and say so
+                findings = ()
+            for found in findings:
+                if found.verdict in ("warning", "will not work"):
+                    fields = {"event": FINDING, "check": found.check, "verdict": found.verdict}
+                    says = f"{found.says}: {' '.join(found.fix)}" if found.fix else found.says
+                    start_log.warning("%s: %s", found.check, says, extra=fields)
             self._began = time.monotonic()
             with BacklogCounter(self._queue) as self._backlog:
                 with ReclaimThread(self._queue) as self._reclaims:
@@ -146,18 +154,6 @@ class Supervisor:
             return self._summary(seconds)
         finally:
             self._queue.engine.dispose()
-
-    def _log_findings(self) -> None:
-        """Log each warning of `explain`. It needs no more connections than the run has later."""
-        try:
-            findings = self._queue.explain(seconds=FINDINGS_WITHIN).findings
-        except (ClaimjobsError, sa.exc.SQLAlchemyError):  # the consumers meet it, too, and say so
-            return
-        for found in findings:
-            if found.verdict in ("warning", "will not work"):
-                fields = {"event": FINDING, "check": found.check, "verdict": found.verdict}
-                says = f"{found.says}: {' '.join(found.fix)}" if found.fix else found.says
-                start_log.warning("%s: %s", found.check, says, extra=fields)
 
     def _tick(self) -> None:
         for child in self._children:
