@@ -65,6 +65,8 @@ class Dialect:
     """INSERT can leave out the rows that exist by a given unique key, and no other rows."""
     joins_rows: ClassVar[int] = 0
     """One INSERT statement holds all rows, up to so many bytes; 0: the driver's own way is faster."""
+    holds_nul: ClassVar[bool] = True
+    """A text may have a NUL character."""
     needs_database: ClassVar[bool] = False
     """A connection may have no database, and then it finds no table."""
     indexes_end_in_the_key: ClassVar[bool] = False

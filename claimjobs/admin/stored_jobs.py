@@ -234,9 +234,13 @@ class StoredJobs:
         columns, parts, why = self._roles.key, values_of(given), ""
         if len(parts) == len(columns):
             try:
-                return key_of(list(map(key_part, columns, parts)))
+                key = list(map(key_part, columns, parts))
             except ValueError as error:
                 why = f" ({error})"
+            else:
+                if self._dialect.holds_nul or not any(isinstance(part, str) and "\0" in part for part in key):
+                    return key_of(key)
+                why = " (it cannot hold a NUL character)"
         form = "a value" if len(columns) == 1 else f"a tuple of {len(columns)} values"
         raise BadArgument(
             f"{given!r} is no key of a job of table {self._roles.name!r}, whose key is "

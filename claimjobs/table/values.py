@@ -76,7 +76,7 @@ def key_part(column: sa.Column[Any], given: Any) -> Any:
         given = value_for(sa.Column(column.name, sa.DateTime()) if is_instant else column, plain(given))
     if is_instant and given.tzinfo is None:
         given = given.replace(tzinfo=UTC)
-    # Some databases hold a NUL.
+    # Some databases hold a NUL: see `Dialect.holds_nul`.
     if flaw := misfit(column.type, given.replace("\0", "") if isinstance(given, str) else given):
         raise ValueError(flaw)
     return given

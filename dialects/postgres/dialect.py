@@ -165,6 +165,7 @@ class Postgres(Dialect):
     guesses_owners = True
     # With an OR it reads an index from its beginning, and compares each row.
     reads_ranges_in_order = False
+    holds_nul = False
     returns_what_it_writes = True
     skips_duplicates = True
     no_wake_trigger = None
