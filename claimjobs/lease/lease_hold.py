@@ -378,7 +378,8 @@ class LeaseHold(Hold):
 
     def maintain(self, *, away: float = 0.0) -> None:
         """During a claim or a settle it does nothing: a heartbeat must not wait for them. The next one does it."""
-        self.held.excuse(away)
+        if away:  # mostly not: another thread may note progress at this moment
+            self.held.excuse(away)
         with self._unless_busy() as may_write:
             if may_write:
                 # Jobs without a claim, and after half a lease batches that were dropped without a settle, and claims of

@@ -128,7 +128,8 @@ class Reaper:
 
     def unknown(self) -> list[int]:
         """The ids of owners that hold jobs and are not in the owners table."""
-        return [owner for (owner,) in self._connector.rows(self._unknown, patience=0)]
+        # A user's column may be read as decimals.
+        return [int(owner) for (owner,) in self._connector.rows(self._unknown, patience=0)]
 
     def reclaim_ownerless(self) -> int:
         """Release the jobs that are claimed without an owner's id; return how many. Raises WriteSwallowed."""

@@ -235,6 +235,15 @@ def test_what_unknown_owners_hold_is_handed_back_but_not_what_other_programs_do(
     assert queue.reclaim() == 0
 
 
+def test_unknown_owners_are_found_in_a_column_that_is_read_as_decimals(backend: Backend) -> None:
+    backend.make()
+    backend.run("CREATE TABLE tasks (id INTEGER PRIMARY KEY, status VARCHAR(9), owner_id NUMERIC(12, 0))")
+    backend.run("INSERT INTO tasks VALUES (1, 'claimed', :owner)", owner=FIRST_OWNER + 4_711)
+    queue = still(backend.bare_queue("tasks", on_done="delete"))
+    assert queue.reclaim() == 1
+    assert [row["status"] for row in backend.rows("tasks")] == ["unclaimed"]
+
+
 @pytest.mark.parametrize("liveness", [QUICK, Liveness(lease=2.0, session_lock=False)], ids=["locks", "lease only"])
 def test_hearts_find_what_unknown_owners_hold(backend: Backend, liveness: Liveness) -> None:
     queue = backend.queue(liveness=liveness)
