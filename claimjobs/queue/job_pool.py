@@ -79,6 +79,7 @@ class JobPool(BatchLoop):
         self._wake_at: float = math.inf
         """How many ended jobs wake the thread of the loop."""
         self._backoff, self._claim_at = Backoff(FIRST_PAUSE, max(poll, FIRST_PAUSE)), 0.0
+        """The next claim waits until then, while jobs are in hand. Without any, the loop itself waits."""
         self._looked_at = 0.0
         self._fruitless = 0
         self._is_cancelled = False
