@@ -166,19 +166,20 @@ class StoredJobs:
         return cancelled
 
     def purge(self, age: timedelta, *, state: Ended, where: Where, dry_run: bool) -> int:
-        """As `Queue.purge`, for a table without a side-car."""
+        """As `Queue.purge`."""
         if state not in ENDED:
             raise ValueError(f"jobs that are {state!r} are not purged: give {' or '.join(map(repr, ENDED))}")
         roles, dialect = self._roles, self._dialect
         with self._connect() as connector:
             old = stored_jobs.old(roles, state, connector.scalar(sa.select(self._now)) - age)
+            delete = self._job_rows.purge(old)
             narrower = predicates_of(where, roles.table, dialect.lexis)
             if dry_run:
                 with predicate_errors(dialect):
                     return int(connector.scalar(stored_jobs.count(roles, (*old, *narrower))))
             chunks = self._key_pages(connector, (*old, *narrower), stored_jobs.purge_order(roles))
             what = f"deleting a job that is {state}"
-            return self._write(connector, stored_jobs.delete(roles, dialect, old), narrower, chunks, what=what)
+            return self._write(connector, delete, narrower, chunks, what=what)
 
     # --- inside: reading -------------------------------------------------------------------------------
 

@@ -161,12 +161,6 @@ class QueueOperations:
         age = older_than if isinstance(older_than, timedelta) else timedelta(seconds=older_than)
         if age < timedelta(0):
             raise ValueError(f"nothing is {older_than} old yet: give an age of 0 or more")
-        if self.settings.side_car:
-            source = self.table.fullname
-            raise UnfitTable(
-                f"table {self.roles.name!r} is not purged, because without its entry there a row of {source!r} would "
-                f"be a new job: delete the row of {source!r} first, and then its entry in {self.roles.name!r}"
-            )
         return self.jobs.purge(min(age, LONGEST_AGE), state=state, where=where, dry_run=dry_run)
 
     @property

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NoReturn
 
 import sqlalchemy as sa
 
+from claimjobs.errors import UnfitTable
 from claimjobs.statements import stored_jobs
 from claimjobs.statements.claim_rows import by_owner, how_many_jobs
 from claimjobs.statements.find import LIMIT, group_size
@@ -106,6 +107,10 @@ class JobRows:
         """The statement by which dead jobs are dropped."""
         return stored_jobs.delete(self._roles, self._dialect, (self._roles.state.job_is(DEAD),))
 
+    def purge(self, old: Predicates) -> sa.Delete:
+        """The statement by which old jobs are deleted. Raises UnfitTable with a side-car."""
+        return stored_jobs.delete(self._roles, self._dialect, old)
+
 
 class JobRowsBesideSideCar(JobRows):
     """The side-car has the states. Most unclaimed jobs have no row in it, and some of its rows have no job."""
@@ -170,6 +175,13 @@ class JobRowsBesideSideCar(JobRows):
         values = {**roles.state.becomes(DONE), roles.need("owner_date", "dropping a dead job"): self._now}
         update = sa.update(roles.table).values(values).where(roles.state.job_is(DEAD))
         return self._dialect.restrict_to_keys(update, roles.key, roles.key_index)
+
+    def purge(self, old: Predicates) -> NoReturn:
+        source = self._pair.source.name
+        raise UnfitTable(
+            f"table {self._roles.name!r} is not purged, because without its entry there a row of {source!r} would be a "
+            f"new job: delete the row of {source!r} first, and then its entry in {self._roles.name!r}"
+        )
 
 
 def job_rows(backend: Backend, now: sa.ColumnElement[Any]) -> JobRows:
