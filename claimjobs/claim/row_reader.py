@@ -104,9 +104,10 @@ class RowReader:
             make, convert = self._dialect.from_text(column), column.type.dialect_impl(here).result_processor
             if make is not None:
                 columns[column.name] = index, _splitter(number, make, convert(here, described[index][1]))
-        self._layout, self.knows_columns = columns, True
         readers = [_reader(*columns[column.name]) for column in self._roles.key]
+        self._layout = columns
         self._key = readers[0] if len(readers) == 1 else lambda row: tuple(read(row) for read in readers)
+        self.knows_columns = True  # at last: another thread may have rows for this reader
 
 
 def _splitter(number: int, make: Callable[[str], Any], convert: Convert) -> Callable[[str], Any]:

@@ -146,7 +146,8 @@ class JobRowsBesideSideCar(JobRows):
 
     @property
     def failed(self) -> sa.ColumnElement[bool]:
-        return sa.and_(self._says(UNCLAIMED, self._roles.has_failed), self._pair.source.in_no_claim_row)
+        said = sa.exists().where(self._pair.same_key, self._roles.state.row_says(UNCLAIMED), self._roles.has_failed)
+        return sa.and_(said.correlate(self._pair.source.table), self._pair.source.in_no_claim_row)
 
     def unclaimed_with_state(self, where: Predicates) -> Predicates:
         """Only jobs that failed, or are suspects, have such a row."""

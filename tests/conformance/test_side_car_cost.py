@@ -13,6 +13,7 @@ from claimjobs.claim.strategy import ClaimRequest
 from claimjobs.statements import settle, stored_jobs
 from claimjobs.statements import side_car as statements
 from claimjobs.statements.find import Selection, find
+from claimjobs.statements.job_rows import job_rows
 from claimjobs.table.columns import UNCLAIMED
 from claimjobs.table.definitions import BATCHES_TABLE
 from tests.backends import Backend
@@ -74,6 +75,14 @@ def test_everything_of_a_selection_is_asked_of_the_users_table(backend: Backend)
     pair = pair_of(queue)
     statement = find(pair.source, Selection(pair.group_size >= 0, pair.source.default_order))
     assert [str(table) for table in statement.get_final_froms()] == ["orders"]
+
+
+def test_whether_a_job_has_failed_is_asked_of_its_entry_alone(backend: Backend) -> None:
+    """A claim in order asks it of each job of a key: the user's row, which it has read, is not searched once more."""
+    queue = orders(backend, 1)
+    rows = job_rows(queue._access.backend, queue.settings.now)
+    statement = sa.select(queue._access.backend.source.table.c.id).where(rows.failed)
+    assert str(statement.compile(backend.engine)).split().count("orders") == 1
 
 
 @pytest.mark.parametrize("outcome", ["finish", "remove", "delete", "ended"])

@@ -76,9 +76,9 @@ EXPLAINED: Final[dict[tuple[str, str, str], str]] = {
         "if (key in outcomes.done):",
     ): "Of each done job of a batch it is known how it was claimed.",
     (
-        "dialects/sessions.py",
-        "return connection.scalar(self.zone) in _UTC_NAMES",
-        "return None",
+        "claimjobs/database/kept_connection.py",
+        "connection.info[IN_UTC] = not self._depends_on_zone or connection.scalar(sessions.zone) in UTC_NAMES",
+        "connection.info[IN_UTC] = (not self._depends_on_zone)",
     ): "A session that is in UTC is set to UTC once more, for each transaction: a matter of cost.",
 }
 """Each is equivalent, for the reason that is given: nobody who uses the package could see it. It is not tried."""
