@@ -20,6 +20,8 @@ from claimjobs.dialects.error_codes import (
 
 KILLED: Final = 1317
 """KILL QUERY ended the statement."""
+REFUSED_BY_GROUP: Final = 3101
+"""A group refused the commit at certification."""
 UNREACHABLE: Final = 2003
 """No server answers at an address."""
 NO_WRITES: Final = "is read-only"
@@ -34,7 +36,7 @@ class MySQLErrors(ErrorCodes):
         1213: "deadlock",
         1205: "lock timeout",
         3572: "lock timeout",  # NOWAIT met a lock
-        3101: "serialization",  # a group refused the commit at certification
+        REFUSED_BY_GROUP: "serialization",
         1180: "serialization",  # the commit reports the same refusal
         KILLED: INTERRUPTED,  # KILL QUERY; see `code`
         1684: "serialization",  # another session is altering a table that this one asks about
@@ -100,8 +102,12 @@ class MySQLErrors(ErrorCodes):
     def code(self, error: BaseException) -> Any:
         original = getattr(error, "orig", None) or error
         number = original.args[0] if original.args and isinstance(original.args[0], int) else None
+        words = words_of(error) if number in {1030, 1105} else ""
         # KILL QUERY during a DELETE of joined rows raises an error without a number of its own.
-        return KILLED if number == 1105 and "An error occurred in multi-table" in words_of(error) else number
+        if number == 1105 and "An error occurred in multi-table" in words:
+            return KILLED
+        # A transaction of another member has rolled this one back in InnoDB, before the release of a savepoint.
+        return REFUSED_BY_GROUP if number == 1030 and "Got error 153 " in words else number
 
     def broken_kind(self, error: BaseException) -> str | None:
         is_other_option = self.code(error) == _AN_OPTION and "read-only" not in words_of(error)

@@ -94,7 +94,7 @@ def test_an_error_nobody_foresaw_is_one_line_without_the_password(
         raise RuntimeError("connect(user='app', password='gehe@im7')\nmore")
 
     monkeypatch.setattr(Queue, "table", property(fail))
-    monkeypatch.setattr(Target, "database", lambda _target: nullcontext(anywhere.url))
+    monkeypatch.setattr(Target, "engine", lambda _target: nullcontext(anywhere.engine))
     ended = claimjobs(*verbose, "status", "--url", f"postgresql://app:{SECRET}@h/x")
     assert (ended.code, ended.out) == (exits.FAILURE, "")
     told = ended.err.splitlines()[-1]

@@ -178,5 +178,5 @@ def test_the_most_jobs_of_a_claim(backend: Backend) -> None:
 @pytest.mark.parametrize("drain", ["retry", "yes", None, 2])
 def test_a_drain_that_is_none_is_refused(anywhere: Backend, drain: Any) -> None:
     for loop in (anywhere.queue().batches, partial(anywhere.queue().work, print)):
-        with pytest.raises(BadArgument, match="give True, False or 'retries'"):
+        with pytest.raises(BadArgument, match="choose True, False or 'retries'"):
             loop(drain=drain)

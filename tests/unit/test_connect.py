@@ -181,6 +181,13 @@ def test_a_delete_of_joined_rows_that_is_interrupted_is_run_again() -> None:
     assert MySQL().errors.transient_kind(Exception(1105, "Unknown error")) is None
 
 
+def test_a_transaction_that_a_group_rolled_back_before_a_savepoint_ended_may_be_tried_again() -> None:
+    gone = "Got error {} - '{}' from storage engine"
+    no_savepoint = Exception(1030, gone.format(153, "No savepoint with that name"))
+    assert MySQL().errors.transient_kind(no_savepoint) == "serialization"
+    assert MySQL().errors.transient_kind(Exception(1030, gone.format(28, "No space left on device"))) is None
+
+
 @pytest.mark.parametrize("code", [8002, 8005, 8022, 8028, 9007])
 def test_an_error_after_which_tidb_wants_the_transaction_again(code: int) -> None:
     assert MySQL().errors.transient_kind(Exception(code, "Write conflict")) == "serialization"
