@@ -182,10 +182,11 @@ def read_owners(connection: sa.Connection, backend: Backend) -> list[OwnerState]
     return [OwnerState(**{field.name: row[field.name] for field in fields(OwnerState)}) for row in rows]
 
 
-def check_claims(connection: sa.Connection, backend: Backend, *, only_reads: bool = False) -> None:
+def check_claims(connection: sa.Connection, backend: Backend, *, only_reads: bool = False) -> bool:
     """Look for owners of the queue whose claims this program would not see, or that would not see its own.
 
-    Raises ClaimsDiffer. `only_reads`: this program claims nothing, so limits per key are not its concern.
+    Returns whether an owner, dead or alive, records claims. Raises ClaimsDiffer. `only_reads`: this program claims
+    nothing, so limits per key are not its concern.
     """
     ours, owners = RecordDescription.of(backend), list[OwnerState]()
     # A transaction as a hold needs no table of owners, and no right to see it.
@@ -204,6 +205,7 @@ def check_claims(connection: sa.Connection, backend: Backend, *, only_reads: boo
             "consumers of a table the same hold, claims, locking, side_car, per_key and Columns; or end those consumers"
             f" first, and run `claimjobs reclaim{theirs.option}`, with their other options, if one of them died"
         )
+    return any(one.records.are_claims for one in owners)
 
 
 def require_writes(connection: sa.Connection, backend: Backend) -> None:

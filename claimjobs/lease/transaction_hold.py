@@ -57,9 +57,10 @@ log = logging.getLogger("claimjobs.sleep")
 class TransactionHold(Hold):
     """Claims through open transactions: each batch has one, on a connection of its own.
 
-    While it has no work, it has an owner that holds no job, to be woken. That one registers when a loop is idle for the
-    first time, and leaves when the Queue is closed. A consumer that cannot have it polls: without the tables of owners
-    and queues, without the rights to write them, or behind a pooler.
+    It has an owner that holds no job, to be woken while there is no work, and to reclaim the jobs of dead owners. That
+    one registers when a loop is idle for the first time, or another owner of the table records claims, and leaves when
+    the Queue is closed. A consumer that cannot have it polls, and reclaims nothing: without the tables of owners and
+    queues, without the rights to write them, or behind a pooler.
     """
 
     keeps_locks = True
@@ -84,6 +85,8 @@ class TransactionHold(Hold):
 
     def claim(self, size: int, plan: ClaimPlan) -> ClaimResult:
         """Claim up to `size` jobs, locked by a transaction that stays open."""
+        if self.owner is not None:
+            self.owner.reaper.report()
         transaction = self._take()
         try:
             with self._one_at_a_time:
@@ -120,15 +123,17 @@ class TransactionHold(Hold):
     def read_pause(self) -> None:
         """Read it through the connection of the next claim. A database without the table of queues has no pauses.
 
-        Raises ClaimsDiffer if an owner has registered whose claims are not seen here, or that does not see these.
+        If another owner records claims, this consumer has an owner from now on: perhaps nobody else is left to reclaim
+        them, and it may never be idle. Raises ClaimsDiffer if an owner has registered whose claims are not seen here,
+        or that does not see these.
         """
         if not self._backend.locks_rows:
             self._have_owner()  # an owner by lease that registers later must see that this consumer is there
-        transaction = self._take()
+        transaction, are_recorded = self._take(), False
         try:
             for attempt in transaction.attempts(unless=self._control):
                 with attempt as connection:
-                    check_claims(connection, self._backend)
+                    are_recorded = check_claims(connection, self._backend)
                     self.note_pause(connection)
                     self._forget_plans(connection)
             self._pause_read_at = time.monotonic()
@@ -138,6 +143,8 @@ class TransactionHold(Hold):
             self._pause_read_at = math.inf  # it is missing, or this user may not read it: do not try again
         finally:
             self._give_back(transaction)
+        if are_recorded:
+            self._have_owner()
 
     def _claim_once(self, connector: Connector, request: ClaimRequest, plan: ClaimPlan) -> ClaimResult:
         for attempt in connector.attempts(unless=self._control, divisible=plan.divisible):
@@ -224,10 +231,7 @@ class TransactionHold(Hold):
     def sleeper(self) -> IdleSleeper | None:
         """Lets an idle loop sleep until it is woken; None: it polls."""
         self._have_owner()
-        if self.owner is None:
-            return None
-        self.owner.reaper.report()
-        return self.owner.sleeper
+        return None if self.owner is None else self.owner.sleeper
 
     def _have_owner(self) -> None:
         """Register, if that may help. The owner needs a session lock, by which it can be woken. After an error the

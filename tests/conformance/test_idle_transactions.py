@@ -1,13 +1,18 @@
-"""An idle consumer that claims by transactions: it sleeps as an owner that holds no job, where it can have one."""
+"""The owner of a consumer that claims by transactions, where it can have one.
+
+It holds no job, sleeps while the consumer is idle, and reclaims what dead owners held.
+"""
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import pytest
 import sqlalchemy as sa
 
 from claimjobs import Queue
+from claimjobs.lease.transaction_hold import TransactionHold
 from claimjobs.options import HoldKind, Liveness
 from claimjobs.queue.batch_loop import IdleBackoff
 from tests.backends import Backend
@@ -112,6 +117,27 @@ def test_jobs_that_a_dead_lease_held_are_released_by_an_idle_one(backend: Backen
         consumer.falls_asleep()
         age(backend, lease.owner_id)
         consumer.does("0000", "0001")
+
+
+def test_jobs_that_a_dead_lease_held_are_released_by_a_busy_one(backend: Backend) -> None:
+    """It may never be idle, and nobody else may be left. So it has an owner as soon as another owner records claims."""
+    retried: list[str] = []
+    queue = held(backend, liveness=QUICK, on_retry=lambda job, _: retried.append(job.d))
+    queue.enqueue(jobs(3))
+    with queue.claim(1) as batch:
+        batch.done()
+    assert owner_of(queue) is None, "nobody claims by lease"
+    lease = still(backend.queue())
+    [theirs] = lease.claim(1)
+    hold = queue._consumer.hold
+    assert isinstance(hold, TransactionHold)
+    hold._pause_read_at = -math.inf  # as a fifth of a lease later
+    with queue.claim(1) as batch:
+        assert owner_of(queue) is not None
+        age(backend, lease.owner_id)
+        backend.wait_for(lambda: queue.report.reclaimed, "it is reclaimed while a batch is in hand")
+        batch.done()
+    assert [job.d for job in queue.claim(1)] == [theirs.d] == retried
 
 
 def test_its_owner_leaves_the_plans_of_claims_to_the_connection_that_claims(backend: Backend) -> None:

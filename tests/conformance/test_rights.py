@@ -12,6 +12,7 @@ import sqlalchemy as sa
 from claimjobs.errors import AccessDenied
 from tests.backends import Backend
 from tests.conformance.jobs import jobs
+from tests.conformance.owners import OWNERS, owner_of
 from tests.conformance.sleepers import Consumer
 
 
@@ -78,6 +79,25 @@ def test_who_claims_by_transaction_polls_without_rights_on_the_owners(backend: B
             assert queue.enqueue(jobs(1)) == 1
             consumer.does("0000")
         queue.close()
+
+
+@pytest.mark.parametrize("owners", ["nothing", "SELECT", "SELECT, INSERT"])
+def test_who_claims_by_transaction_without_rights_on_the_owners_works_beside_a_lease(
+    backend: Backend, owners: str
+) -> None:
+    """It cannot reclaim what that one held, and claims all the same."""
+    by_lease = backend.queue()
+    assert by_lease.owner_id
+    rights = {"jobs": "INSERT, SELECT, UPDATE, DELETE", "claimjobs_queues": "SELECT"}
+    with account(backend, **rights, **({} if owners == "nothing" else {"claimjobs_owners": owners})) as engine:
+        queue = backend.bare_queue(bind=engine, hold="transaction")
+        queue.enqueue(jobs(1))
+        with queue.claim() as batch:
+            assert len(batch) == 1
+            batch.done()
+        assert owner_of(queue) is None
+        queue.close()
+    assert [row["id"] for row in backend.rows(OWNERS)] == [by_lease.owner_id]
 
 
 def test_who_may_not_see_the_owners_and_claims_is_told_what_it_takes(backend: Backend) -> None:
