@@ -68,7 +68,8 @@ class Stats(JobCounts):
     ownerless: int = 0
     """Claimed jobs without an owner's id. Nobody works on them, and only `reclaim_ownerless` releases them."""
     strangers: Mapping[int, int] = field(default_factory=dict)
-    """Claimed jobs by their `owner_id`, if that is another program's. Consumers do not reclaim them."""
+    """Claimed jobs by their `owner_id`, if that is another program's, or claims from another table by its row, as after
+    a rename of this one. Consumers do not reclaim them."""
 
     paused: float | None = None
     """Seconds for which the queue has been paused; None: it is not paused."""
@@ -118,6 +119,10 @@ def read_stats(
     mine = sum(row.mine for row in known[UNCLAIMED])
     owners, held = owners_of(connection, backend, rows)
     paused, reason = read_pause(connection, backend)
+    elsewhere: Sequence[int] = ()
+    if held.keys() - {owner.id for owner in owners or ()}:
+        of_others = sa.select(backend.owners.c.id).where(backend.owners.c.claims != roles.recorded_as)
+        elsewhere = connection.scalars(of_others).all()
     ownerless = 0
     if jobs[CLAIMED] and roles.owner_id is not None:
         ownerless = connection.execute(stored_jobs.count(roles, (claimed_by_nobody(roles),))).scalar_one()
@@ -126,7 +131,7 @@ def read_stats(
         oldest=oldest_of(known[UNCLAIMED]),
         due=sum(row.due for row in known[UNCLAIMED]),
         owners=owners or (),
-        strangers={owner: jobs for owner, jobs in held.items() if owner < FIRST_OWNER},
+        strangers={owner: jobs for owner, jobs in held.items() if owner < FIRST_OWNER or owner in elsewhere},
         others=dict(others.most_common()),
         not_in_queue=jobs[UNCLAIMED] - mine,
         ownerless=ownerless,

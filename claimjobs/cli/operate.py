@@ -73,7 +73,7 @@ def reclaim(target: Target, owner: int | None, force: bool, ownerless: bool, as_
 
     --owner reclaims the jobs of one owner. It is refused if the owner seems to live, because its jobs would run a
     second time. With --force they are reclaimed anyway: the owner's late outcomes are refused, and it goes on under a
-    new id.
+    new id. If the table, a column or a side-car that the owner used was renamed or dropped, only --force reclaims them.
 
     --ownerless releases jobs that are claimed without an owner's id. No claim leaves such a job: another program
     or a person wrote it. That program must not run then. Without --ownerless such jobs are only counted.
@@ -99,21 +99,23 @@ def reclaim(target: Target, owner: int | None, force: bool, ownerless: bool, as_
                 step = next_command("reclaim --ownerless")
                 say(f"{number(left, 'job')} claimed without an owner: {step} releases them")
         else:
-            known = next((row for row in queue.stats().owners if row.id == owner), None)
-            if not force and known is not None and not known.dead:
+            # By force nothing is asked: `stats` does not see the claims of owners that differ.
+            stats = None if force else queue.stats()
+            known = next((row for row in stats.owners if row.id == owner), None) if stats else None
+            if known is not None and not known.dead:
                 lock = "its session lock is held, " if known.lock == "held" else ""
                 raise click.UsageError(
                     f"owner {owner} ({known.host}:{known.pid}) seems to live ({lock}its last heartbeat was "
                     f"{age(known.silence)} ago, its lease is {known.lease:g} s): its jobs would run twice. End that "
                     "process first, or give --force as well"
                 )
-            if not force and owner < FIRST_OWNER:  # another program's, which has no signs of life
+            if stats and (owner < FIRST_OWNER or owner in stats.strangers):  # no sign of life is read of such a one
                 raise click.UsageError(
-                    f"owner {owner} is another program's (ids of claimjobs begin at {FIRST_OWNER}), and may live: end "
-                    "that program first, then give --force as well"
+                    f"owner {owner} is another program's (ids of claimjobs begin at {FIRST_OWNER}), or claims from "
+                    "another table, and may live: end that program first, then give --force as well"
                 )
-            jobs = queue.reclaim_owner(owner)
-            if known is None and not jobs:
+            jobs = queue.reclaim_owner(owner, force=force)
+            if stats and known is None and not jobs:
                 step = f"see {next_command('status')}"
                 say(f"no owner {owner} of {queue.table.fullname} is known, and it holds no job: {step}")
     data(json_line({"handed_back": jobs}) if as_json else jobs)

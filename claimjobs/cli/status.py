@@ -28,6 +28,7 @@ from claimjobs.metrics.page import PageReader, queue_pages
 from claimjobs.signals import graceful
 from claimjobs.table.columns import STATES
 from claimjobs.table.ddl import has_wake_trigger
+from claimjobs.table.definitions import FIRST_OWNER
 from claimjobs.table.reflection import COMMENT_LOST, lost_comment
 
 IN_SECONDS: Final = ("age", "silence", "lease", "asleep")
@@ -171,7 +172,8 @@ def _owners(stats: Stats) -> Iterator[str]:
         )
     for stranger, jobs in list(stats.strangers.items())[:VALUES_SHOWN]:
         end = f"if it has ended, {next_command(f'reclaim --owner {stranger} --force')} reclaims them"
-        yield f"{jobs} claimed by owner {stranger}, another program: {end}"
+        whose = "another program" if stranger < FIRST_OWNER else "which claims from another table"
+        yield f"{jobs} claimed by owner {stranger}, {whose}: {end}"
     if rest := list(stats.strangers.values())[VALUES_SHOWN:]:
         yield f"{sum(rest)} claimed by {len(rest)} more of other programs"
 

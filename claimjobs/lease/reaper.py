@@ -158,9 +158,12 @@ class Reaper:
             self._end(seen.holder, seen.session)
         return self._reclaim(seen.id, seen.beat)
 
-    def reclaim_by_id(self, owner: int, cause: str | None = None) -> int:
-        """Reclaim the jobs of an owner, if it claims here, whose process has ended; wait until its session has, too."""
-        if self._is_ours(owner) is False:
+    def reclaim_by_id(self, owner: int, cause: str | None = None, *, force: bool = False) -> int:
+        """Reclaim the jobs of an owner, if it claims here, whose process has ended; wait until its session has, too.
+
+        `force`: also if its row names another table, and it holds jobs here, or a record that is not seen here.
+        """
+        if self._is_ours(owner, force=force) is False:
             return 0
         deadline = time.monotonic() + END_OF_SESSION_SECONDS
         sessions = owners.sessions_of(self._backend.owners, self._backend.dialect)
@@ -184,15 +187,20 @@ class Reaper:
             time.sleep(0.01)
         return jobs
 
-    def _is_ours(self, owner: int) -> bool | None:
-        """Whether it claims from this table, in a way that is seen here. None: it has no row."""
+    def _is_ours(self, owner: int, *, force: bool = False) -> bool | None:
+        """Whether it claims from this table, in a way that is seen here. None: it has no row.
+
+        `force`: whether it claims from this table, in whatever way, or holds jobs of it, as after a rename.
+        """
         claims_of = owners.claims_of(self._backend.owners)
         rows = self._connector.rows(claims_of, {"claimjobs_me": owner}, patience=1)
         if not rows:
             return None
         claims = rows[0].claims
         if claims == self._backend.roles.recorded_as:
-            return self._records.sees_claims_of(RecordDescription.in_row(rows[0].kind, rows[0].sees))
+            return force or self._records.sees_claims_of(RecordDescription.in_row(rows[0].kind, rows[0].sees))
+        if force and self._connector.rows(self._held, {"claimjobs_me": owner}, patience=1):
+            return True
         fields = {"event": OWNER_ELSEWHERE, "queue": claims, "owner": owner}
         log.warning("owner %d is not reclaimed: it claims jobs from %s", owner, claims, extra=fields)
         return False
@@ -239,6 +247,10 @@ class Reaper:
         if not (is_as_seen and self._record.seize(connection, owner)):
             return 0, False, None
         is_first_time = bool(connection.execute(owners.declare_dead(table), me).rowcount)
+        if seized is not None and not self._records.sees_claims_of(
+            RecordDescription.in_row(seized["kind"], seized["sees"])
+        ):
+            self._record.forget(connection, owner)  # by force: the keys in its claim rows may be of other columns
         # `held`: all its jobs. `rows`: those of them that no other session has locked; only these are written now.
         rows = connection.execute(self._to_reclaim, me).all()
         held = connection.execute(self._held, me).all()

@@ -20,6 +20,8 @@ from claimjobs.table.record_description import RecordDescription
 
 SAME_START_SECONDS: Final = 2.0
 """Seconds by which two readings of a server's start may differ, where the server counts in whole seconds."""
+SHOWN: Final = 9
+"""The most dead owners that an error names."""
 NOBODY: Final = {"claimjobs_me": 0, "claimjobs_host": "", "claimjobs_pid": 0}
 """An owner that is in no table."""
 
@@ -193,17 +195,25 @@ def check_claims(connection: sa.Connection, backend: Backend, *, only_reads: boo
     with unless_hidden(connection, backend.dialect, needed=backend.by_lease):
         if sa.inspect(connection).has_table(OWNER_TABLE, schema=backend.schema):
             owners = read_owners(connection, backend)
-    # An owner that records no claims matters while it has its session lock.
-    seen = [one.records for one in owners if one.records.are_claims or one.holder is not None]
-    if only_reads:
-        ours, seen = ours.without_limits, [theirs.without_limits for theirs in seen]
-    if others := [theirs for theirs in seen if not (ours.sees_claims_of(theirs) and theirs.sees_claims_of(ours))]:
-        theirs = others[0]
+    others = list[tuple[OwnerState, RecordDescription]]()
+    for one in owners:
+        theirs = one.records
+        # An owner that records no claims matters while it has its session lock.
+        matters = theirs.are_claims or one.holder is not None
+        if only_reads:
+            ours, theirs = ours.without_limits, theirs.without_limits
+        if matters and not (ours.sees_claims_of(theirs) and theirs.sees_claims_of(ours)):
+            others.append((one, theirs))
+    if others:
+        theirs = others[0][1]
+        dead = [str(one.id) for one in dead_among([one for one, _ in others], connection, backend)][:SHOWN]
+        force = "`claimjobs reclaim --owner ID --force`, if a column or a side-car that it used was renamed or dropped"
         raise ClaimsDiffer(
             f"table {backend.source.name!r} has {len(others)} {'owner' if len(others) == 1 else 'owners'} with "
             f"{theirs.in_words(ours)}, and the claims of one side are not seen with {ours.in_words(theirs)}: give all "
             "consumers of a table the same hold, claims, locking, side_car, per_key and Columns; or end those consumers"
             f" first, and run `claimjobs reclaim{theirs.option}`, with their other options, if one of them died"
+            + (f"; or, for each dead one ({', '.join(dead)}), {force}" if dead else "")
         )
     return any(one.records.are_claims for one in owners)
 

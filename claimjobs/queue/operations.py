@@ -220,14 +220,18 @@ class QueueOperations:
 
     # --- reclaiming ------------------------------------------------------------------------------------
 
-    def reclaim_owner(self, owner_id: int, cause: str | None = None) -> int:
+    def reclaim_owner(self, owner_id: int, cause: str | None = None, *, force: bool = False) -> int:
         """Reclaim the jobs of an owner whose process has ended; return how many. `cause`: how it ended, for
         `last_error`.
 
         Call it only after the process has ended, as a supervisor does. If the owner lives, its jobs run a second time,
         and its outcomes for them are refused. With `hold="transaction"` this does nothing: the server rolls back.
+        Raises ClaimsDiffer, unless by `force`.
+
+        `force`: also if it claimed before the table was renamed, or a column or a side-car that its claims need. What
+        this queue finds of it is released, and its row is deleted. Its claim rows are deleted then, and not counted.
         """
-        return self._by_reaper(lambda reaper: reaper.reclaim_by_id(owner_id, cause))
+        return self._by_reaper(lambda reaper: reaper.reclaim_by_id(owner_id, cause, force=force), force=force)
 
     def release_owner(self, owner_id: int) -> int:
         """Release the jobs of an owner whose process you are about to kill; return how many. It costs no attempt.
@@ -244,11 +248,11 @@ class QueueOperations:
         """
         return self._by_reaper(lambda reaper: reaper.reclaim_dead())
 
-    def _by_reaper(self, work: Callable[[Reaper], int]) -> int:
+    def _by_reaper(self, work: Callable[[Reaper], int], *, force: bool = False) -> int:
         """What this returns, where claims have owners. With `hold="transaction"` there is nothing to do."""
         if not self.settings.by_lease:
             return 0
-        with self._access.reaper() as reaper:
+        with self._access.reaper(force=force) as reaper:
             return work(reaper)
 
     def reclaim_ownerless(self) -> int:

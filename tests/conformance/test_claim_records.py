@@ -8,12 +8,14 @@ import pytest
 import sqlalchemy as sa
 
 from claimjobs import Columns, job_table, make, side_car_tables
+from claimjobs.cli import exits
 from claimjobs.errors import ClaimsDiffer
 from claimjobs.table.definitions import BATCHES_TABLE
 from tests.backends import Backend
+from tests.cli.command import claimjobs
 from tests.conformance.jobs import jobs
 from tests.conformance.orders import ORDERS, fill
-from tests.conformance.owners import declare_dead, hold_of, owner_row, still
+from tests.conformance.owners import declare_dead, end_session, hold_of, owner_row, still
 
 TWO_KEYS = job_table(
     "jobs", sa.MetaData(), sa.Column("nr", sa.BigInteger, nullable=False), sa.UniqueConstraint("nr", name="jobs_nr")
@@ -97,3 +99,81 @@ def test_consumers_with_two_side_cars_of_one_table_or_one_and_none_refuse_each_o
             assert "the same hold, claims, locking, side_car" in str(refusal.value)
         one.close()
     assert len(backend.bare_queue("orders", **kinds["ours"]).claim(6)) == 6
+
+
+RENAMES: dict[str, tuple[str, str, dict[str, Any], tuple[str, ...]]] = {
+    "the table": ("ALTER TABLE jobs RENAME TO emails", "emails", {}, ()),
+    "the key, rows": ("ALTER TABLE jobs RENAME COLUMN id TO job_id", "jobs", {"claims": "rows"}, ()),
+    "the key, batches": (
+        "ALTER TABLE jobs RENAME COLUMN id TO job_id",
+        "jobs",
+        {"claims": "batches"},
+        ("--claims", "batches"),
+    ),
+}
+
+
+@pytest.mark.parametrize("renamed", RENAMES)
+def test_after_a_rename_a_dead_owner_is_reclaimed_by_force(backend: Backend, renamed: str) -> None:
+    """The error, or `status`, names the command."""
+    statement, table, options, words = RENAMES[renamed]
+    backend.may_leave_owners = True  # it is closed at the end, and cannot release anything under the old names
+    dead = still(backend.queue(**options))
+    dead.enqueue(jobs(3))
+    batch, me = dead.claim(2), dead.owner_id
+    assert len(batch) == 2
+    end_session(backend, me)
+    backend.run(statement)
+    command = ("reclaim", "--owner", str(me), "--table", table, *words, "--url", backend.url)
+    told = claimjobs("status", "--table", table, *words, "--url", backend.url)
+    if table == "jobs":
+        assert f"for each dead one ({me}), `claimjobs reclaim --owner ID --force`" in " ".join(told.err.split())
+        assert claimjobs(*command).code == exits.TABLE
+    else:
+        assert f"2 claimed by owner {me}, which claims from another table" in told.out
+        assert f"reclaim --owner {me} --force" in told.out
+        assert claimjobs(*command).code == exits.USAGE
+    ended = claimjobs(*command, "--force")
+    assert (ended.code, ended.out) == (exits.OK, "0\n" if "batches" in words else "2\n")
+    assert owner_row(backend, me) is None
+    with backend.bare_queue(table, on_done="delete", **options) as queue:
+        assert queue.stats().claimed == 0
+        done = 0
+        for each in queue.batches(1, drain=True):
+            with each:
+                each.done()
+            done += len(each)
+        assert done == 3
+
+
+def test_a_side_car_that_was_dropped_keeps_nobody_out(backend: Backend) -> None:
+    backend.make()
+    make(backend.engine, side_car_tables(backend.engine, "jobs", True))
+    dead = still(backend.bare_queue("jobs", side_car=True))
+    dead.enqueue(jobs(2))
+    batch, me = dead.claim(2), dead.owner_id
+    assert len(batch) == 2
+    end_session(backend, me)
+    backend.run("DROP TABLE jobs_claims")
+    queue = backend.bare_queue("jobs", on_done="delete", claims="rows")
+    with pytest.raises(ClaimsDiffer, match=str(me)):
+        queue.claim()
+    assert queue.reclaim_owner(me, force=True) == 0
+    assert owner_row(backend, me) is None
+    assert len(queue.claim(2)) == 2
+
+
+def test_by_force_a_living_owner_that_differs_settles_nothing_any_more(backend: Backend) -> None:
+    living = backend.queue(claims="rows")
+    living.enqueue(jobs(2))
+    batch = living.claim(2)
+    backend.run("ALTER TABLE jobs RENAME COLUMN id TO job_id")
+    queue = backend.bare_queue("jobs", on_done="delete", claims="rows")
+    with pytest.raises(ClaimsDiffer) as refusal:
+        queue.reclaim_owner(living.owner_id)
+    assert "--force" not in str(refusal.value)  # it lives
+    assert queue.reclaim_owner(living.owner_id, force=True) == 2
+    backend.run("ALTER TABLE jobs RENAME COLUMN job_id TO id")
+    batch.done()
+    batch.settle()
+    assert len(batch.lost) == 2
