@@ -262,7 +262,7 @@ class ColumnMissing(UnfitTable):
             f"run `claimjobs setup-tables --table {shlex.quote(table)} --add {column}`, which adds it"
             if column in ("owner_date", "run_at")
             else f"ALTER TABLE {quoted(table, quote)} ADD COLUMN {quote(column)} {_TYPES.get(column, '...')}"
-            " -- and in Python, where a Table or a class describes it"
+            " -- and in Python, where a Table or a class describes it; then replace all consumers, last the producers"
         )
         why = f"{purpose} needs: {step}" if mapped_as is None else f"{purpose} names as {mapped_as}: check the map"
         super().__init__(f"table {table!r} has no column {column!r}, which {why}")

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Callable, Container, Iterable, Mapping, Sized
-from contextlib import AbstractContextManager, suppress
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sized
+from contextlib import AbstractContextManager, contextmanager, suppress
 from typing import Final
 
 import sqlalchemy as sa
@@ -86,7 +86,8 @@ class Enqueuer:
             several = list(traced) if _is_single(several) else traced
         insert = Insert(self.roles, self._dialect, on_bad)
         if caller is not None:
-            count = insert.run(caller, several, self._key(caller, unique, on_duplicate))
+            with self._key(caller, unique, on_duplicate) as key:
+                count = insert.run(caller, several, key)
             self.notifier.wake_after_commit(caller, count, inserted=on_duplicate == "skip")
             return count
         if unique:
@@ -110,7 +111,8 @@ class Enqueuer:
         with connected(self._engine) as own:
             if level := self._level(own, is_single=_is_single(rows), rereads=bool(unique)):
                 own.execution_options(isolation_level=level)
-            count = insert.run(own, rows, self._key(own, unique, on_duplicate))
+            with self._key(own, unique, on_duplicate) as key:
+                count = insert.run(own, rows, key)
             try:
                 own.commit()
             except sa.exc.DBAPIError as error:
@@ -134,11 +136,23 @@ class Enqueuer:
         # In AUTOCOMMIT, which may be the engine's default, nothing could be rolled back.
         return isolation if unfit or commits_by_itself(own, unknown=True) else None
 
-    def _key(self, connection: sa.Connection, unique: tuple[str, ...], on_duplicate: OnDuplicate) -> UniqueKey | None:
+    @contextmanager
+    def _key(
+        self, connection: sa.Connection, unique: tuple[str, ...], on_duplicate: OnDuplicate
+    ) -> Iterator[UniqueKey | None]:
+        """The key for a block that inserts rows. Raises UnfitTable, also if its index was dropped since the first check
+        and the database refuses the block because of that.
+        """
         wanted = unique, on_duplicate, connection.dialect.driver
         if unique and wanted not in self._keys:
             self._keys[wanted] = UniqueKey(connection, self._backend, unique, on_duplicate)
-        return self._keys.get(wanted)
+        try:
+            yield self._keys.get(wanted)
+        except sa.exc.DBAPIError as error:
+            if unique and not self._dialect.errors.passing_kind(error):
+                with suppress(sa.exc.SQLAlchemyError):
+                    self._keys[wanted] = UniqueKey(connection, self._backend, unique, on_duplicate)
+            raise
 
 
 def _is_single(rows: Iterable[Row]) -> bool:

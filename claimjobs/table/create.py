@@ -20,6 +20,7 @@ from claimjobs.table.claim_index import holds, indexes_of
 from claimjobs.table.columns import Columns
 from claimjobs.table.ddl import bad_name, check_names, side_car_name, table_comment
 from claimjobs.table.definitions import (
+    BATCHES_TABLE,
     OWNER_TABLE,
     SHARED_TABLES,
     article_table,
@@ -133,7 +134,8 @@ def _key_columns(
 
 
 def make(engine: sa.Engine, tables: list[sa.Table], *, recreate: bool = False) -> MakeResult:
-    """Make the tables that are missing; with `recreate` drop the jobs first, with all rows.
+    """Make the tables that are missing; with `recreate` drop the jobs first, with all rows and claim rows: what running
+    consumers settle afterwards is lost to them.
 
     The table of owners is never dropped: all queues of the schema share it, and no id may be used twice, because a
     consumer that was declared dead may still try to settle with its id. A table that claimjobs did not make is not
@@ -165,10 +167,7 @@ def _make(connection: sa.Connection, dialect: Dialect, tables: list[sa.Table], r
     tables = _in_one_schema(connection, tables, dialect)
     there = [table for table in tables if exists(connection, table)]
     check_names(dialect, [table for table in tables if recreate or table not in there])
-    dropped = [table for table in there if recreate and table.name not in SHARED_TABLES]
-    for table in dropped:
-        _must_be_ours(connection, table)
-        table.drop(connection)
+    dropped = _drop_jobs(connection, dialect, tables, there) if recreate else []
     kept = [table for table in there if table not in dropped]
     for table in kept:
         check_table(connection, dialect, table)
@@ -195,6 +194,25 @@ def _make(connection: sa.Connection, dialect: Dialect, tables: list[sa.Table], r
         check_table(connection, dialect, new)  # a server may choose another engine than the description
     made, existing, gone = (tuple(table.fullname for table in some) for some in (created, kept, dropped))
     return MakeResult(made, existing, gone, indexes=tuple(str(index.name) for index in missing))
+
+
+def _drop_jobs(
+    connection: sa.Connection, dialect: Dialect, tables: list[sa.Table], there: list[sa.Table]
+) -> list[sa.Table]:
+    """Drop those of the tables that are there, but no shared one, and delete the claim rows of all."""
+    claim_rows = next((table for table in there if table.name == BATCHES_TABLE), None)
+    jobs = [table for table in tables if table.name not in SHARED_TABLES]
+    for table in jobs:
+        name = table.name
+        if table in there:
+            _must_be_ours(connection, table)
+            name = dialect.table_rules.locate(connection, table).name
+            table.drop(connection)
+        # New rows may have the keys of jobs that are claimed. From the drop until the table is made nobody claims. A
+        # table that is not there may be one that an attempt has dropped which failed here, where no DDL is undone.
+        if claim_rows is not None:
+            connection.execute(sa.delete(claim_rows).where(claim_rows.c.claims == name))
+    return [table for table in jobs if table in there]
 
 
 def _in_one_schema(connection: sa.Connection, tables: list[sa.Table], dialect: Dialect) -> list[sa.Table]:
@@ -286,8 +304,10 @@ def alter(engine: sa.Engine, table: sa.Table, statements: Iterable[str]) -> None
 def _altering(engine: sa.Engine, dialect: Dialect, table: sa.Table) -> Iterator[sa.Connection]:
     """A transaction for DDL on this table, in which a statement waits LOCK_TIMEOUT seconds for its lock at most."""
     try:
-        with connected(engine) as connection, connection.begin(), dialect.table_rules.limited(connection):
-            yield connection
+        with connected(engine) as connection:
+            connection.execution_options(isolation_level=dialect.isolation)  # each statement sees all that is committed
+            with connection.begin(), dialect.table_rules.limited(connection):
+                yield connection
     except sa.exc.IdentifierError as error:
         raise bad_name(dialect, table, error) from error
     except sa.exc.DBAPIError as error:

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import sqlalchemy as sa
 
-from claimjobs import Batch, Queue, job_table
+from claimjobs import Batch, Queue, job_table, make, side_car_tables, tables_for
 from claimjobs.errors import UnfitTable
 from tests.backends import Backend
 
@@ -61,3 +61,54 @@ def test_a_column_that_is_dropped_is_named_and_a_new_queue_goes_on(backend: Back
     with backend.bare_queue("jobs").claim(3) as batch:
         batch.done()
     assert len(batch) == 3
+
+
+@pytest.mark.parametrize("level", ["READ COMMITTED", "REPEATABLE READ"])
+@pytest.mark.parametrize("kind", [{"claims": "rows"}, {"claims": "batches"}, {"side_car": True}], ids=str)
+def test_who_held_jobs_of_a_table_that_is_made_anew_settles_no_new_one(
+    backend: Backend, kind: dict[str, Any], level: str
+) -> None:
+    """The keys of the new table begin anew. A claim may come at the last moment: when the DROP is about to be sent."""
+    backend.make()
+    if "side_car" in kind:
+        make(backend.engine, side_car_tables(backend.engine, "jobs"))
+    consumer = backend.bare_queue(on_done="delete", **kind)
+    consumer.enqueue({"d": f"old {number}", "e": ""} for number in range(4))
+    held = [consumer.claim(2)]
+    admin = backend.new_engine(isolation_level=level)
+
+    def claim(_connection: object, _cursor: object, statement: str, *_: object) -> None:
+        if statement.strip().startswith("DROP TABLE jobs"):
+            held.append(consumer.claim(2))
+
+    sa.event.listen(admin, "before_cursor_execute", claim)
+    made = make(admin, tables_for("jobs"), recreate=True)
+    assert (made.dropped, len(held)) == (("jobs",), 2)
+    consumer.enqueue({"d": f"new {number}", "e": ""} for number in range(4))
+    for batch in held:
+        batch.done()
+        batch.settle()
+        assert len(batch.lost) == 2
+    assert [row["d"] for row in backend.rows()] == [f"new {number}" for number in range(4)]
+    with consumer.claim(5) as batch:
+        batch.done()
+    assert [job.d for job in batch.jobs] == [f"new {number}" for number in range(4)]
+
+
+def test_claims_of_a_table_that_is_gone_are_deleted_before_it_is_made_anew(backend: Backend) -> None:
+    """As after an attempt whose drop is not undone, and that ended before it had made the table."""
+    consumer = filled(backend, claims="batches")
+    held = consumer.claim(2)
+    other = backend.queue("others", claims="batches")
+    other.enqueue({"d": "of another table", "e": ""})
+    kept = other.claim(1)
+    backend.run("DROP TABLE jobs")
+    make(backend.engine, tables_for(consumer.table), recreate=True)
+    consumer.enqueue({"d": "new"})
+    held.done()
+    held.settle()
+    assert len(held.lost) == 2
+    assert len(backend.rows(consumer.table)) == 1
+    kept.done()
+    kept.settle()
+    assert not kept.lost

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator
+from contextlib import nullcontext
 from datetime import UTC, datetime
 from decimal import Decimal
 from typing import Any
@@ -204,6 +205,32 @@ def test_without_a_unique_index_the_statement_that_adds_it_is_told(backend: Back
     assert backend.rows() == []
     backend.run(str(error.value).rpartition(": ")[2])
     assert [queue.enqueue({"d": "a", "e": "b"}, unique=("e", "d")) for _ in range(2)] == [1, 0]
+
+
+@pytest.mark.parametrize("how", ["skip", "replace"])
+@pytest.mark.parametrize("in_a_transaction", [False, True])
+def test_an_index_that_is_dropped_under_a_producer_is_named_where_an_insert_names_its_key(
+    backend: Backend, how: Any, in_a_transaction: bool
+) -> None:
+    """Else nothing tells it. It is replaced in one statement there."""
+    queue = backend.queue(VISITS)
+    given: dict[str, Any] = {"unique": KEY, "on_duplicate": how}
+    queue.enqueue(visits("ada"), **given)
+    if not backend.dialect.skips_duplicates:
+        backend.run("ALTER TABLE visits DROP INDEX visits_unique, ADD UNIQUE INDEX visits_unique (customer, day)")
+        queue.enqueue(visits("ada"), **given)
+        assert there(backend) == ["ada"]
+        return
+    backend.run("ALTER TABLE visits DROP CONSTRAINT visits_unique")
+    for bad in (None, lambda _row: None):
+        with (
+            backend.engine.connect() if in_a_transaction else nullcontext() as connection,
+            pytest.raises(UnfitTable, match="has no unique index over customer, day, ") as error,
+        ):
+            queue.enqueue(visits("ada", "bob"), **given, on_bad=bad, connection=connection)
+    backend.run(str(error.value).rpartition(": ")[2])
+    assert queue.enqueue(visits("ada", "bob"), **given) == (1 if how == "skip" else 2)
+    assert there(backend) == ["ada", "bob"]
 
 
 def test_an_index_over_other_columns_is_not_enough(backend: Backend) -> None:
