@@ -190,7 +190,11 @@ class Dialect:
 
     def array(self, column: Expression) -> Expression:
         """All values of a column of a CTE, as one value."""
-        return sa.func.array(sa.select(column).scalar_subquery(), type_=sa.ARRAY(column.type))
+        return sa.func.array(sa.select(column).scalar_subquery(), type_=self.array_type(column))
+
+    def array_type(self, column: Expression) -> sa.ARRAY[Any]:
+        """The type of an array of values of a column, which cuts none of them."""
+        return sa.ARRAY(column.type)
 
     # --- keys as JSON ------------------------------------------------------------------------------------
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from decimal import Decimal
 from functools import cached_property
@@ -114,6 +114,23 @@ def stored_type(type_: sa.types.TypeEngine[Any], here: sa.Dialect) -> sa.types.T
     """The type on this database, without the decorators around it, as it is described."""
     found = type_._variant_mapping.get(here.name, type_)
     return stored_type(found.load_dialect_impl(here), here) if isinstance(found, sa.TypeDecorator) else found
+
+
+def with_stored(
+    type_: sa.types.TypeEngine[Any], here: sa.Dialect, change: Callable[[Any], sa.types.TypeEngine[Any]]
+) -> sa.types.TypeEngine[Any]:
+    """The type with another stored type within the decorators around it: the one that `change` makes of it."""
+    found = type_._variant_mapping.get(here.name, type_)
+    if not isinstance(found, sa.TypeDecorator):
+        return change(found)
+    decorator: sa.TypeDecorator[Any] = found.copy()
+    decorator.impl = decorator.impl_instance = with_stored(found.impl_instance, here, change)
+    return decorator
+
+
+def whole_numbers(type_: sa.Integer) -> sa.Integer:
+    """The largest type of whole numbers, with or without a sign, as this one."""
+    return mysql.BIGINT(unsigned=True) if getattr(type_, "unsigned", False) else sa.BigInteger()
 
 
 class StoredKeys(sa.TypeDecorator[Sequence[Any]]):

@@ -203,7 +203,7 @@ def _alive(roles: ColumnRoles, dialect: Dialect, owners: sa.Table, settled: sa.C
     is_short = count < MEANT
     keys = [settled.c[column.key] for column in roles.key]
     # Of a domain the array is one, too, and no driver knows the type of its values.
-    plain = [sa.cast(dialect.array(key), sa.ARRAY(key.type)) for key in keys]
+    plain = [sa.cast(dialect.array(key), dialect.array_type(key)) for key in keys]
     arrays = [sa.case((is_short, array)).label(SETTLED_KEY.format(i)) for i, array in enumerate(plain)]
     return _once(sa.select(sa.case((is_alive, count), else_=-1 - count).label(SETTLED), *arrays), "claimjobs_alive")
 

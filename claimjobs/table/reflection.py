@@ -6,13 +6,14 @@ import copy
 import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any, Final
 
 import sqlalchemy as sa
 
 from claimjobs.database.connect import inspector_of
 from claimjobs.dialects import dialect_of
-from claimjobs.dialects.types import Instant, WholeSecond
+from claimjobs.dialects.types import Instant, WholeSecond, whole_numbers, with_stored
 from claimjobs.errors import BadArgument, ColumnMissing, NotClaimable, TableMissing, UnfitTable
 from claimjobs.options import Finish
 from claimjobs.table.columns import DONE, OURS, STATES, Columns
@@ -22,7 +23,7 @@ from claimjobs.table.roles import ColumnRoles, quote_of
 
 TableLike = str | sa.Table | type[Any]
 """A table as a user names it: its name, with its schema or without; a description; or a class mapped to one."""
-WIDTHS: Final = (sa.Integer, sa.Numeric, sa.String, sa.DateTime)
+WIDTHS: Final = (sa.Numeric, sa.String, sa.DateTime)
 """Types of which some hold more values than others."""
 INSTANTS: Final = {"owner_date": WholeSecond, "run_at": Instant}
 COMMENT_LOST: Final = (
@@ -157,13 +158,15 @@ def as_stored(
     """The table with the collations of its texts, and the widths of the types of its key, that the database has.
 
     A value must have the collation of the text that it is compared with, also if that is the table's default. A key
-    that is sent by a narrower type than the stored one would be cut: it would find no row, or another one.
+    that is sent by a narrower type than the stored one would be cut: it would find no row, or another one. A whole
+    number is sent by the largest type, because its column may be altered to a larger one while this table is used.
     """
     there = columns_in_database(connection, table)
     same = table.to_metadata(sa.MetaData(schema=table.schema))
     for name, column in same.columns.items():
         if name in (key or table.primary_key.columns):
-            column.type = _as_wide(column.type, there[name]["type"], connection.dialect)
+            wide = partial(_as_wide, there=there[name]["type"])
+            column.type = with_stored(column.type, connection.dialect, wide)
         type_: Any = column.type
         if name in collations and isinstance(type_, sa.String) and not type_.collation:
             column.type = type_ = type_.copy()
@@ -171,20 +174,14 @@ def as_stored(
     return same
 
 
-def _as_wide(described: Any, there: Any, here: sa.Dialect) -> Any:
+def _as_wide(described: Any, there: Any) -> Any:
     """The described type, for the values of the type in the database. Its values in Python are the described ones."""
-    found = described._variant_mapping.get(here.name, described)
-    if isinstance(found, sa.TypeDecorator):
-        found = found.copy()
-        found.impl = found.impl_instance = _as_wide(found.impl_instance, there, here)
-        return found
-    if any(isinstance(type_, sa.Enum | sa.Float) for type_ in (found, there)):
+    if any(isinstance(type_, sa.Enum | sa.Float) for type_ in (described, there)):
         return described
-    alike = any(isinstance(found, kind) and isinstance(there, kind) for kind in WIDTHS)
-    if not alike or found.python_type is not there.python_type:
-        return described
-    # For how many digits are shown nothing is to be converted.
-    return there.adapt(type(there), display_width=None) if hasattr(there, "display_width") else there
+    if isinstance(described, sa.Integer) and isinstance(there, sa.Integer):
+        return whole_numbers(there)
+    alike = any(isinstance(described, kind) and isinstance(there, kind) for kind in WIDTHS)
+    return there if alike and described.python_type is there.python_type else described
 
 
 # --- what a user gives ---------------------------------------------------------------------------------------

@@ -24,6 +24,8 @@ from claimjobs.dialects.mysql.sessions import MariaDBSessions, MySQLSessions
 from claimjobs.dialects.types import Instant, JsonKeys, StoredKeys, WrittenKeys, stored_type
 
 _HERE: Final[sa.Dialect] = mysql.dialect()
+_CHARACTERS: Final = 255
+"""Of texts in a list of keys, at least. For 768 MariaDB would read the claimed keys again for each job."""
 
 
 class _StraightDelete(sa.Delete):
@@ -64,6 +66,9 @@ def _type(column: Expression) -> str:
         return "char(32)"
     collation = getattr(stored, "collation", None)
     name = column.type.compile(dialect=_HERE).partition(" CHARACTER SET ")[0].partition(" COLLATE ")[0]
+    if isinstance(stored, sa.String) and not isinstance(stored, sa.Enum) and stored.length is not None:
+        # The column may be altered to a longer one after it was read.
+        name = f"varchar({max(_CHARACTERS, stored.length)})"
     return f"{name} COLLATE {PREPARER.quote(collation)}" if collation else name
 
 

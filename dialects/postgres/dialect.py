@@ -19,7 +19,7 @@ from claimjobs.dialects.lexis import LETTER, STANDARD_QUOTES, Lexis
 from claimjobs.dialects.postgres.errors import PostgresErrors
 from claimjobs.dialects.postgres.inspection import PostgresInspection, PostgresTableRules
 from claimjobs.dialects.postgres.sessions import PREPARER, PostgresSessions
-from claimjobs.dialects.types import Instant, JsonKeys, stored_type
+from claimjobs.dialects.types import Instant, JsonKeys, stored_type, with_stored
 from claimjobs.job import PartlyRead, UnreadableValue
 
 _ZERO: Final = datetime(2000, 1, 1, tzinfo=UTC)
@@ -69,6 +69,13 @@ def _of_text(text: Expression, column: Expression) -> Expression:
     return sa.type_coerce(sa.cast(text, stored), column.type)
 
 
+def _of_any_length(stored: sa.types.TypeEngine[Any]) -> sa.types.TypeEngine[Any]:
+    """The type of a text without its length. The column may be altered to a longer one after it was read."""
+    if not isinstance(stored, sa.String) or isinstance(stored, sa.Enum) or stored.length is None:
+        return stored
+    return _Padded() if isinstance(stored, sa.CHAR) else sa.String()
+
+
 def _is_binary(column: Expression) -> bool:
     return isinstance(stored_type(column.type, _HERE), sa.LargeBinary)
 
@@ -116,6 +123,8 @@ _COPIED_AS: Final[Mapping[str, Set[type]]] = {
     "timestamp with time zone": {datetime},
 }
 """For each type of a column: the types of its values, as psycopg gets them."""
+_SENT_AS_BIGINT: Final = {("bigint", "smallint"), ("bigint", "integer")}
+"""A column of the key. INSERT would convert its values, or refuse them, as COPY does."""
 _ALSO_CALLED: Final = {"varchar": "text", "character varying": "text", "float": "double precision"}
 """A text has no other length for INSERT: the table checks it."""
 
@@ -192,7 +201,7 @@ class Postgres(Dialect):
         """
         if len(key) == 1:
             type_: sa.types.TypeEngine[Any] = key[0].type
-            array = _WholeNumbers(type_) if isinstance(type_, sa.Integer) else sa.ARRAY(type_)
+            array = _WholeNumbers(type_) if isinstance(type_, sa.Integer) else self.array_type(key[0])
             return key[0] == sa.any_(sa.bindparam(parameter, type_=array))
         listed, values = self.keys_in_json(self.json_of_keys(key, parameter), key)
 
@@ -202,7 +211,7 @@ class Postgres(Dialect):
         # The first column alone leads to the rows: for an array the planner expects ten values, and uses the index,
         # where it would read all rows for a join. Between the first and the last instant there are few partitions by
         # time: the server leaves out the others when it runs the statement.
-        first = sa.func.array(of_all(values[0]), type_=sa.ARRAY(key[0].type))
+        first = sa.func.array(of_all(values[0]), type_=self.array_type(key[0]))
         bounds = [
             column.between(of_all(sa.func.min(value)), of_all(sa.func.max(value)))
             for column, value in zip(key, values, strict=True)
@@ -210,6 +219,9 @@ class Postgres(Dialect):
         ]
         pair = sa.tuple_(*key).in_(sa.select(*values).select_from(listed))
         return sa.and_(key[0] == sa.any_(first), *bounds, pair)
+
+    def array_type(self, column: Expression) -> sa.ARRAY[Any]:
+        return sa.ARRAY(with_stored(column.type, _HERE, _of_any_length))
 
     # --- how rows are read -------------------------------------------------------------------------------
 
@@ -311,7 +323,9 @@ class Postgres(Dialect):
             type_ = _plain_type(actual.get(column.name, ""))
             with suppress(sa.exc.CompileError):  # it is declared without a type
                 is_converted = column.type.bind_expression(sa.bindparam("value", type_=column.type)) is not None
-                if type_ in known and not is_converted and _plain_type(column.type.compile(_HERE)) == type_:
+                sent = _plain_type(column.type.compile(_HERE))
+                is_same = sent == type_ or (sent, type_) in _SENT_AS_BIGINT
+                if type_ in known and not is_converted and is_same:
                     found[column.key] = known[type_] | {NoneType}
         return found
 

@@ -51,6 +51,52 @@ def test_a_column_that_is_widened_ends_no_consumer(backend: Backend, kind: str, 
     assert not queue.report.lost
 
 
+NUMBERS = [1, 2, 3, 2**33, 2**33 + 1, 2**33 + 2]
+TEXTS = ["aaaa", "bbbb", "cccc", "aaaa1", "aaaa2", "dddddd"]
+WIDENED: dict[str, tuple[str, str, list[Any]]] = {
+    "small numbers": ("SMALLINT", "BIGINT", NUMBERS),
+    "whole numbers": ("INTEGER", "BIGINT", NUMBERS),
+    "texts": ("VARCHAR(4)", "VARCHAR(40)", TEXTS),
+    "padded texts": ("CHAR(4)", "CHAR(40)", TEXTS),
+    "two columns": ("VARCHAR(4)", "VARCHAR(40)", TEXTS),
+}
+
+
+@pytest.mark.parametrize(
+    ("kind", "on_done"),
+    [("rows", "keep"), ("rows", "delete"), ("batches", "delete"), ("transaction", "keep"), ("side-car", "delete")],
+)
+@pytest.mark.parametrize("case", WIDENED)
+def test_a_key_that_is_widened_ends_no_consumer(backend: Backend, kind: str, on_done: Any, case: str) -> None:
+    """The key of a side-car is widened before that of the jobs."""
+    narrow, wide, keys = WIDENED[case]
+    key = "code, n" if case == "two columns" else "code"
+    of_claims = "" if kind == "side-car" else ", status VARCHAR(16) NOT NULL DEFAULT 'unclaimed', owner_id BIGINT"
+    backend.run(f"CREATE TABLE jobs (code {narrow} NOT NULL, n INTEGER NOT NULL{of_claims}, PRIMARY KEY ({key}))")
+    tables = side_car_tables(backend.engine, "jobs") if kind == "side-car" else tables_for("jobs")
+    make(backend.engine, [table for table in tables if table.name != "jobs"])
+    backend.insert("jobs", [{"code": one, "n": n} for n, one in enumerate(keys[:3])])
+    queue = backend.bare_queue("jobs", on_done=on_done, **KINDS.get(kind, {"side_car": True}))
+    if kind == "transaction":
+        with queue.claim(1) as held:
+            held.done()
+    else:
+        held = queue.claim(1)
+    change = "ALTER COLUMN code TYPE {}" if backend.has("schemas") else "MODIFY code {} NOT NULL"
+    for name in ["jobs_claims", "jobs"] if kind == "side-car" else ["jobs"]:
+        backend.run(f"ALTER TABLE {name} {change.format(wide)}")
+    columns = sa.table("jobs", sa.column("code"), sa.column("n"))
+    with backend.engine.begin() as connection:
+        connection.execute(sa.insert(columns), [{"code": one, "n": n + 3} for n, one in enumerate(keys[3:])])
+    if kind != "transaction":
+        with held:
+            held.done()
+    for ends in (Batch.release, Batch.done, Batch.done):
+        with queue.claim(3) as batch:
+            ends(batch)
+    assert (queue.report.done, queue.report.lost, len(queue.claim(9))) == (6, 0, 0)
+
+
 def test_a_column_that_is_dropped_is_named_and_a_new_queue_goes_on(backend: Backend) -> None:
     queue = filled(backend)
     with queue.claim(1) as batch:

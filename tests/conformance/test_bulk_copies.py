@@ -201,3 +201,11 @@ def test_unique_rows_are_inserted(backend: Backend) -> None:
     how = watched(backend, "visits")
     assert queue.enqueue(({"day": n // 2} for n in range(2 * MANY)), unique="day") == MANY
     assert "COPY" not in how()
+
+
+@pytest.mark.requires("copies")
+def test_a_key_of_any_whole_numbers_is_copied(backend: Backend) -> None:
+    backend.run("CREATE TABLE things (id integer PRIMARY KEY, value integer, rest text)")
+    queue, how = plain(backend, "things"), watched(backend, "things")
+    assert queue.enqueue({"id": n, "value": n} for n in range(MANY)) == MANY
+    assert how() == ["COPY"]
