@@ -275,14 +275,14 @@ def _live(queue: Queue) -> None:
     works = {queue._consumer.plans.plan(None).has_work}
     sleeper = hand.owner.sleeper
 
-    with hand._connector.idle() as idle:
+    with hand._connector.idle() as (connection, wait):
         listen = hand._backend.dialect.sessions.listen(hand.owner.id)
         if listen is not None:
-            idle.connection.execute(listen)
-        sleeper._beat_asleep(idle.connection)
+            connection.execute(listen)
+        sleeper._beat_asleep(connection)
         for careful in (False, True):
-            sleeper._check(idle.connection, works, careful=careful)
-        idle.wait(0.01)
+            sleeper._check(connection, works, careful=careful)
+        wait(0.01)
     queue.enqueue([{"d": "d", "e": "e"}] * 2)
 
 
