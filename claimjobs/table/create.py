@@ -200,7 +200,6 @@ def _drop_jobs(
     connection: sa.Connection, dialect: Dialect, tables: list[sa.Table], there: list[sa.Table]
 ) -> list[sa.Table]:
     """Drop those of the tables that are there, but no shared one, and delete the claim rows of all."""
-    claim_rows = next((table for table in there if table.name == BATCHES_TABLE), None)
     jobs = [table for table in tables if table.name not in SHARED_TABLES]
     for table in jobs:
         name = table.name
@@ -210,7 +209,7 @@ def _drop_jobs(
             table.drop(connection)
         # New rows may have the keys of jobs that are claimed. From the drop until the table is made nobody claims. A
         # table that is not there may be one that an attempt has dropped which failed here, where no DDL is undone.
-        if claim_rows is not None:
+        for claim_rows in (table for table in there if table.name == BATCHES_TABLE):
             connection.execute(sa.delete(claim_rows).where(claim_rows.c.claims == name))
     return [table for table in jobs if table in there]
 
