@@ -189,7 +189,7 @@ def _make(connection: sa.Connection, dialect: Dialect, tables: list[sa.Table], r
         new = table
         if table.name == OWNER_TABLE:  # no earlier one, which may have been dropped, has used its ids
             new = owner_table(sa.MetaData(schema=table.schema), first=id_above(connection, []))
-        new.create(connection)
+        new.create(connection, checkfirst=True)  # SQLAlchemy 2.0 looks for a type of its own only then
         connection.execute(table_comment(new))
         check_table(connection, dialect, new)  # a server may choose another engine than the description
     made, existing, gone = (tuple(table.fullname for table in some) for some in (created, kept, dropped))
