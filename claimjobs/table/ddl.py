@@ -34,7 +34,10 @@ def ddl_statements(
     With `recreate` the jobs are dropped first. `marked`: the comment of each table says that claimjobs made it. It
     needs no connection. Raises UnfitTable for a name that a table or its parts cannot have.
     """
-    check_names(dialect_named_by(engine), tables)
+    dialect = dialect_named_by(engine)
+    check_names(dialect, tables)
+    if engine.dialect.server_version_info is None:  # SQLAlchemy 2.0 writes a default without parentheses then
+        engine.dialect.server_version_info = dialect.oldest
     statements: list[str] = []
     printer = sa.create_mock_engine(engine.url, lambda sql, *_, **__: statements.append(text(sql, engine)))
     for table in tables:
