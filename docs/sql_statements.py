@@ -16,6 +16,7 @@ from claimjobs.dialects import DIALECTS, Dialect
 from claimjobs.dialects.types import Instant, database_now, statement_now
 from claimjobs.options import Liveness
 from claimjobs.statements import claim_rows, key_rows, owners, settle
+from claimjobs.statements import enqueue as inserts
 from claimjobs.statements import stored_jobs as stored
 from claimjobs.statements.claim import claim, claim_batch, find_and_lock, lock, lock_first, mark
 from claimjobs.statements.find import Selection, find, how_many, keyset_order_of
@@ -59,7 +60,6 @@ def built(family: str) -> dict[str, Any]:
     jobs, now = article_table(), database_now()
     roles, dialect = roles_of(jobs), _dialect(family)
     selection, target = Selection(roles.due(now), roles.default_order), settle.SettleGuard(roles, dialect, roles.mine)
-    unfinished = stored.chosen(roles, dialect, roles.key, (roles.state.unfinished,))
     return {
         **_claims(roles, dialect, selection, now),
         "done": settle.delete(target),
@@ -71,13 +71,13 @@ def built(family: str) -> dict[str, Any]:
             target, now, {key: settle.Failure("ValueError: ...", wait, 2) for key, wait in ((1, 0.75), (2, 0.6))}
         ),
         "still mine": settle.lock_mine(target),
-        "enqueue": sa.insert(jobs).inline().values(d=sa.bindparam("d"), e=sa.bindparam("e")),
+        "enqueue": inserts.insert_rows(roles.table).values(d=sa.bindparam("d"), e=sa.bindparam("e")),
         **_life(roles, dialect),
         **_reclaiming(roles, dialect),
         "list": _list(roles, dialect),
-        "unfinished": unfinished.with_for_update(of=jobs, skip_locked=True),
+        "unfinished": stored.lock_unfinished(roles, dialect),
         "cancel": stored.cancel(roles, dialect, now, "cancelled"),
-        "not cancelled": unfinished,
+        "not cancelled": stored.unfinished(roles, dialect),
         "revive": stored.retry_dead(roles, dialect, now),
         "drop": stored.delete(roles, dialect, (roles.state.job_is("dead"),)),
         **_clean_up(roles, dialect),
@@ -152,12 +152,12 @@ def _per_batch(by_row: ColumnRoles, dialect: Dialect, now: Any) -> dict[str, Any
         "close": claim_rows.close(ours),
         "done": settle.delete(target),
         "locked": claim_rows.locked(ours),
-        "numbered": ours.keys(ours.of(ME), ours.table.c.number),
+        "numbered": claim_rows.numbered(ours),
         "shorten": claim_rows.shorten(ours),
         **({"still mine": settle.lock_mine(target)} if dialect.returns_what_it_writes else {}),
         "used": owners.is_used(owner_table(), dialect, record_of(_backend(roles, dialect)).is_recorded),
-        "held": ours.keys(ours.of(ME)),
-        "close all": sa.delete(ours.table).where(ours.of(ME)),
+        "held": claim_rows.held(ours),
+        "close all": claim_rows.close_all(ours),
     }
 
 
@@ -201,7 +201,7 @@ def _life(roles: ColumnRoles, dialect: Dialect) -> dict[str, Any]:
     return {
         **settings,
         "silence": sa.text(dialect.sessions.silence_setting(Liveness().lease)),
-        "register": sa.insert(ours).values(row),
+        "register": owners.register(ours).values(row),
         "used": owners.is_used(ours, dialect, record_of(_backend(roles, dialect)).is_recorded),
         "hold": sa.select(dialect.sessions.try_session_lock(ours, ME)),
         "shown": sa.select(dialect.sessions.lock_holder(ours, ME)),

@@ -11,7 +11,6 @@ from claimjobs.database.clock import age_at
 from claimjobs.database.connect import connected
 from claimjobs.database.connection import Connector
 from claimjobs.database.transactions import unless_hidden
-from claimjobs.dialects.types import database_now
 from claimjobs.enqueue.notifier import ROWS_PER_OWNER, Notifier
 from claimjobs.statements import owners
 from claimjobs.table.backend import Backend, check_shared
@@ -26,7 +25,7 @@ def pause(engine: sa.Engine, connector: Connector, backend: Backend, reason: str
         check_shared(connection, backend, backend.queues)
     name = backend.roles.recorded_as
     again = owners.pause(backend.queues, name, reason)
-    first = sa.insert(backend.queues).values(claims=name, paused=database_now(), reason=reason)
+    first = owners.pause_first(backend.queues, name, reason)
     try:
         for attempt in connector.attempts():
             with attempt as connection:

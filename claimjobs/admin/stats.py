@@ -14,7 +14,7 @@ from claimjobs.database.clock import age_at
 from claimjobs.lease.registry import check_claims, dead_among, read_owners
 from claimjobs.statements import stored_jobs
 from claimjobs.statements.job_rows import JobRows, job_rows
-from claimjobs.statements.owners import claimed_by_nobody
+from claimjobs.statements.owners import claimed_by_nobody, of_other_tables
 from claimjobs.table.backend import Backend
 from claimjobs.table.columns import CLAIMED, STATES, UNCLAIMED, JobCounts
 from claimjobs.table.definitions import FIRST_OWNER
@@ -121,8 +121,7 @@ def read_stats(
     paused, reason = read_pause(connection, backend)
     elsewhere: Sequence[int] = ()
     if held.keys() - {owner.id for owner in owners or ()}:
-        of_others = sa.select(backend.owners.c.id).where(backend.owners.c.claims != roles.recorded_as)
-        elsewhere = connection.scalars(of_others).all()
+        elsewhere = connection.scalars(of_other_tables(backend.owners, roles.recorded_as)).all()
     ownerless = 0
     if jobs[CLAIMED] and roles.owner_id is not None:
         ownerless = connection.execute(stored_jobs.count(roles, (claimed_by_nobody(roles),))).scalar_one()

@@ -284,7 +284,7 @@ class StoredJobs:
         # The user's predicates hold until the transaction ends. So the statement that writes needs no text of theirs.
         roles, dialect, lock = self._roles, self._dialect, None
         if narrower:
-            lock = stored_jobs.chosen(roles, dialect, roles.key, narrower).with_for_update(of=roles.table)
+            lock = stored_jobs.lock_chosen(roles, dialect, narrower)
         refused: dict[Key, str] = {}
         written = 0
         for parts, some in self._halves(chunks, refused):
@@ -312,8 +312,7 @@ class StoredJobs:
     def _cancel_all(self, connector: Connector, keys: Sequence[Key], text: str) -> set[Key]:
         """Cancel these, and wait for a moment for those that a claim or a settle has locked."""
         roles, dialect, note = self._roles, self._dialect, self._job_rows.note()
-        unfinished = stored_jobs.chosen(roles, dialect, roles.key, (roles.state.unfinished,))
-        lock = unfinished.with_for_update(of=roles.table, skip_locked=True)
+        unfinished, lock = stored_jobs.unfinished(roles, dialect), stored_jobs.lock_unfinished(roles, dialect)
         lock_jobs = stored_jobs.lock_free(self._source, dialect)
         cancel, record = stored_jobs.cancel(roles, dialect, self._now, text), record_of(self._backend)
         deadline, cancelled, left = time.monotonic() + CANCEL_RETRY_SECONDS, set[Key](), list(keys)

@@ -65,17 +65,15 @@ class Batch:
         `since`: when the first of these jobs was claimed, if they were measured then, in other batches.
         """
         self._claimed = claimed
-        self.jobs: tuple[Job, ...] = tuple(claimed.jobs)
-        """The jobs. To read them gives them no outcome."""
-        self._jobs = {job.key: job for job in self.jobs}
+        self._order = tuple(claimed.jobs)
+        self._jobs = {job.key: job for job in self._order}
         self._undecided = dict(self._jobs)
-        self.outcomes = Outcomes(jobs=self._jobs)
-        """The outcomes until now; after the settle, those that were written."""
+        self._outcomes = Outcomes(jobs=self._jobs)
         self._roles, self._hold, self._retry = roles, hold, retry
         self._writes = hold.writes_of(claimed)
         self._next_claim, self._entity = next_claim, entity
         self._failures, self._timer = failures, timer
-        self._since = since or (timer.claimed(self.jobs) if timer is not None and self.jobs else 0.0)
+        self._since = since or (timer.claimed(self._order) if timer is not None and self._order else 0.0)
         self._span: AbstractContextManager[Any] = tracing.NOTHING
         self._current: Job | None = None
         self._kept: set[Key] = set()
@@ -91,22 +89,22 @@ class Batch:
     # --- reading ---------------------------------------------------------------------------------------
 
     def __len__(self) -> int:
-        return len(self.jobs)
+        return len(self._order)
 
     @overload
     def __getitem__(self, index: int) -> Job: ...
     @overload
     def __getitem__(self, index: slice) -> tuple[Job, ...]: ...
     def __getitem__(self, index: int | slice) -> Job | tuple[Job, ...]:
-        return self.jobs[index]
+        return self._order[index]
 
     def __contains__(self, job: object) -> bool:
-        return job in self.jobs
+        return job in self._order
 
     def __iter__(self) -> Iterator[Job]:
         """Each job without an outcome that is not cancelled. When the next job is asked for, the one before is done."""
         try:
-            for job in self.jobs:
+            for job in self._order:
                 if job.key in self._undecided and not job.is_lost:
                     self._finish()
                     self._writes.begin_job()
@@ -140,6 +138,11 @@ class Batch:
         job. Use it for a single job, and commit it there. `options` are those of Session.
         """
         return self._writes.session(**options)
+
+    @property
+    def jobs(self) -> tuple[Job, ...]:
+        """The jobs. To read them gives them no outcome."""
+        return self._order
 
     def instances(self, session: Session) -> tuple[Any, ...]:
         """The jobs as instances of the Queue's mapped class, bound to this session, in the order of the jobs.
@@ -190,14 +193,14 @@ class Batch:
         if columns:
             self._hold.settler.check_columns(columns)
         keys = self._decide(jobs)
-        self.outcomes.done.update(dict.fromkeys(keys))
+        self._outcomes.done.update(dict.fromkeys(keys))
         if columns:
-            self.outcomes.columns.update(dict.fromkeys(keys, columns))
+            self._outcomes.columns.update(dict.fromkeys(keys, columns))
 
     def release(self, *jobs: Job) -> None:
         """Release these jobs, for any consumer; without jobs, all that have no outcome yet (see `done`)."""
         self._undo(jobs)
-        self.outcomes.released.update(dict.fromkeys(self._decide(jobs)))
+        self._outcomes.released.update(dict.fromkeys(self._decide(jobs)))
 
     def fail(self, job: Job, error: BaseException | str, *, retry_in: float | None = None, retry: bool = True) -> None:
         """Make this job failed. It runs again after its back-off, or after `retry_in` seconds; it is dead if it is out
@@ -222,7 +225,7 @@ class Batch:
         said = self._roles.kept_of(_said_by(error))
         self._undo([job])
         [key] = self._decide([job])
-        failed = self.outcomes.dead if is_last else self.outcomes.retried
+        failed = self._outcomes.dead if is_last else self._outcomes.retried
         failed[key] = Failure(said, wait, raised=error if isinstance(error, BaseException) else None)
 
     def blame(self, error: BaseException | str) -> None:
@@ -240,13 +243,13 @@ class Batch:
         elif len(self._undecided) == 1 and self._can_fail():
             [job] = self._undecided.values()
             self.fail(job, error)
-            self.outcomes.failures[job.key].group = 1
+            self._outcomes.failures[job.key].group = 1
         elif self._undecided and self._roles.can_suspect:
             jobs, said = self.undecided, self._roles.kept_of(_said_by(error))
             waits = [self._retry.wait(self._roles.value_of("attempts", entry_of(job), 0)) for job in jobs]
             self._undo(jobs)
             for key, wait in zip(self._decide(jobs), waits, strict=True):
-                self.outcomes.suspects[key] = Failure(said, wait)
+                self._outcomes.suspects[key] = Failure(said, wait)
 
     def _can_fail(self) -> bool:
         return self._roles.can_retry and self._roles.can_be_dead
@@ -265,7 +268,7 @@ class Batch:
             return keys
         for key in keys:
             if self._undecided.pop(key, None) is None:
-                self.outcomes.forget(key)
+                self._outcomes.forget(key)
         return keys
 
     # --- what the current job writes in the transaction that holds it --------------------------------------
@@ -309,8 +312,8 @@ class Batch:
     def __enter__(self) -> Self:
         self._must_be_open()
         column = self._roles.traceparent
-        contexts = () if column is None else filter(None, (job.shown(column.name) for job in self.jobs))
-        self._span = tracing.span("batch", self._roles.name, len(self.jobs), of=contexts)
+        contexts = () if column is None else filter(None, (job.shown(column.name) for job in self._order))
+        self._span = tracing.span("batch", self._roles.name, len(self._order), of=contexts)
         self._span.__enter__()
         return self
 
@@ -349,8 +352,13 @@ class Batch:
         """After an exception or a write outside of a job no write is known to be of one: undo all; no job is done."""
         if (self._current is None or self._writes.wrote_outside) and self._writes.undo_all():
             self._undecided = dict(self._jobs)
-            self.outcomes = Outcomes(jobs=self._jobs)
+            self._outcomes = Outcomes(jobs=self._jobs)
             self._kept.clear()
+
+    @property
+    def outcomes(self) -> Outcomes:
+        """The outcomes until now; after the settle, those that were written."""
+        return self._outcomes
 
     def settle(self) -> None:
         """Write the outcomes; jobs without one are released. Raises BatchMisused at the second call.
@@ -372,20 +380,20 @@ class Batch:
             except BatchMisused as misused:
                 self._leave(misused)
                 raise
-        if len(self.outcomes) < len(self._jobs):  # an exception came between the decision and the outcome
-            self.outcomes.released.update(dict.fromkeys(self._jobs.keys() - set(self.outcomes.keys())))
-        for failure in self.outcomes.suspects.values():
-            failure.group = len(self.outcomes.suspects)
+        if len(self._outcomes) < len(self._jobs):  # an exception came between the decision and the outcome
+            self._outcomes.released.update(dict.fromkeys(self._jobs.keys() - set(self._outcomes.keys())))
+        for failure in self._outcomes.suspects.values():
+            failure.group = len(self._outcomes.suspects)
         self._finish()
-        if self.outcomes.only_released:
+        if self._outcomes.only_released:
             self._writes.undo_all()  # none of their writes may be committed
         try:
             with shielded():  # what is committed is noted before `Cancelled` is raised
-                if self.jobs:
-                    with tracing.span("settle", self._roles.name, len(self.jobs)):
+                if self._order:
+                    with tracing.span("settle", self._roles.name, len(self._order)):
                         next_claim = self._next_claim if claims_next and error is None else None
-                        lost = self._hold.settle(self._claimed, self.outcomes, next_claim)
-                        self.lost = tuple(job for job in self.jobs if job.key in lost) if lost else ()
+                        lost = self._hold.settle(self._claimed, self._outcomes, next_claim)
+                        self.lost = tuple(job for job in self._order if job.key in lost) if lost else ()
                 self._mark_settled()
         except BaseException as raised:
             self._note_unwritten(raised)
@@ -401,18 +409,18 @@ class Batch:
         if wrote:
             self._report_failures()
         elif self.settled:
-            self.outcomes = Outcomes(released=dict.fromkeys(self._jobs), jobs=self._jobs)
+            self._outcomes = Outcomes(released=dict.fromkeys(self._jobs), jobs=self._jobs)
 
     def _report_failures(self) -> None:
-        failed = self.outcomes.failures
+        failed = self._outcomes.failures
         if self._failures is not None and failed:
-            self._failures.report(self.outcomes)
+            self._failures.report(self._outcomes)
         for failure in failed.values():
             failure.raised = None  # a traceback refers to frames, and their variables to this batch
 
     def _mark_settled(self) -> None:
-        if self._timer is not None and self.jobs:
-            self._timer.settled(len(self.jobs), self._since)
+        if self._timer is not None and self._order:
+            self._timer.settled(len(self._order), self._since)
         self.settled = True
         self.kept_alive = None
 

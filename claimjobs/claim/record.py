@@ -180,18 +180,18 @@ class RecordInClaimRow(ClaimRecord):
         super().__init__(backend, now)
         self._claim_rows = rows
         self.guard = backend.roles.state.row_says(UNCLAIMED)
-        self.held = rows.keys(rows.of(ME))  # also of jobs whose row is gone
+        self.held = claim_rows.held(rows)  # also of jobs whose row is gone
         self.is_recorded = sa.exists().where(rows.table.c.owner_id == ME)
         self.largest_owner = (sa.select(sa.func.max(rows.table.c.owner_id)),)
         self._insert = CompiledStatement(claim_rows.record(rows, backend.owners))
         self._open_now = claim_rows.open_now(rows)
         self._close = CompiledStatement(claim_rows.close(rows))
         self._locked = claim_rows.locked(rows)
-        self._numbered = rows.keys(rows.of(ME), rows.table.c.number)
+        self._numbered = claim_rows.numbered(rows)
         self._shorten = claim_rows.shorten(rows)
-        self._close_all = sa.delete(rows.table).where(rows.of(ME))
+        self._close_all = claim_rows.close_all(rows)
         self._seized = claim_rows.locked(rows, skip_locked=True)
-        self._count = sa.select(sa.func.count()).select_from(rows.table).where(rows.of(ME))
+        self._count = claim_rows.count(rows)
 
     def record(self, connection: sa.Connection, owner: int, locked: ClaimResult, request: ClaimRequest) -> ClaimResult:
         """Record only those jobs that are in no claim row now."""

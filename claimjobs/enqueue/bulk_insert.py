@@ -17,6 +17,7 @@ import sqlalchemy as sa
 
 from claimjobs.dialects import Dialect
 from claimjobs.enqueue.rows import Row
+from claimjobs.statements.enqueue import insert_rows
 
 FEWEST_ROWS: Final = 100
 """For fewer rows the preparation costs more than it saves."""
@@ -97,7 +98,7 @@ class BulkInsert:
         completed = {column.key for column in self._table.columns if column.default is not None}
         if not row or translated or not row.keys() >= completed:
             return None
-        insert = sa.insert(self._table).inline()
+        insert = insert_rows(self._table)
         compiled: Any = insert.compile(self._connection, column_keys=list(row), for_executemany=True)
         text = _PLACEHOLDER.sub("%s", compiled.string)
         names = compiled.positiontup or _PLACEHOLDER.findall(compiled.string)

@@ -28,6 +28,7 @@ from claimjobs.errors import BadArgument, BadRow
 from claimjobs.job import key_of
 from claimjobs.options import Backoff
 from claimjobs.report import Report
+from claimjobs.statements.enqueue import insert_rows
 from claimjobs.table.backend import Backend
 from claimjobs.table.roles import ColumnRoles
 from claimjobs.table.values import misfit
@@ -219,8 +220,7 @@ class Insert:
                     return len(inserted) + changed
                 # By COPY, or in an INSERT that is prepared once for all rows; else as SQLAlchemy does.
                 if len(chunk) < FEWEST_ROWS or not self._bulk.write(chunk.rows):
-                    # Inline: the new key of a single row is not read back.
-                    self._connection.execute(sa.insert(self._table).inline(), [dict(row) for row in chunk.rows])
+                    self._connection.execute(insert_rows(self._table), [dict(row) for row in chunk.rows])
                 return len(chunk)
         except (sa.exc.StatementError, *UNSENDABLE) as error:
             self._raise_unless_of_a_row(error)

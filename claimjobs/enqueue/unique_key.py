@@ -65,8 +65,7 @@ class UniqueKey:
         insert = dialect.insert_unless_there(roles.table, columns) if dialect.skips_duplicates else None
         self.insert = None if insert is None else insert.returning(*roles.key)
         """Inserts rows, and leaves out those that are there. None: an INSERT of such a row is refused."""
-        is_there = dialect.among(columns, "values")
-        self._there = sa.select(*columns).select_from(roles.table).where(is_there)
+        self._there = enqueue.there(roles, dialect, columns)
         self.changes = on_duplicate != "skip"
         if not self.changes:
             return
@@ -76,8 +75,7 @@ class UniqueKey:
                 f"DISTINCT), and on_duplicate={on_duplicate!r} finds no job by NULL: make these columns NOT NULL"
             )
         self._now = now = database_now()
-        there = sa.select(*roles.key, *columns).where(is_there).order_by(*roles.key)
-        self._lock = there.with_for_update(of=roles.table)
+        self._lock = enqueue.lock_there(roles, dialect, columns)
         self._states = enqueue.states(roles, dialect, job_rows(backend, now).state)
         if on_duplicate == "again":
             self._mark, self._renew = enqueue.set_run_again(roles, dialect), enqueue.renew(roles, dialect, now)

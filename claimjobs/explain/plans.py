@@ -17,7 +17,7 @@ from claimjobs.dialects.inspection import Finding, Inspection, Plan, TableRead
 from claimjobs.job import key_of
 from claimjobs.options import Liveness
 from claimjobs.settle.settler import Settler
-from claimjobs.statements import stored_jobs
+from claimjobs.statements import owners, stored_jobs
 from claimjobs.table.backend import Backend
 from claimjobs.table.claim_index import claim_index, missing_index
 from claimjobs.table.definitions import OWNER_TABLE
@@ -57,9 +57,8 @@ class Subject:
 
     def some_keys(self, connection: sa.Connection) -> list[Key]:
         """The keys of a few rows, as far as the driver can read them."""
-        key = self.backend.source.key
-        rows = sa.select(*key).where(*self.backend.dialect.readable(key)).limit(FEW_KEYS)
-        return [key_of(row) for row in connection.execute(rows)]
+        rows = connection.execute(stored_jobs.some_keys(self.backend.source, self.backend.dialect, FEW_KEYS))
+        return [key_of(row) for row in rows]
 
 
 class _Caught(Exception):
@@ -118,12 +117,9 @@ def plan_findings(connection: sa.Connection, subject: Subject) -> Iterator[Findi
     if backend.by_lease:
         with _noted(connection, subject, "read the owners", refused):
             # A planner may find out that a statement for a dead owner reaches no row.
-            living = sa.select(sa.func.min(backend.owners.c.id)).where(backend.owners.c.died.is_(None))
-            owner = connection.scalar(living) or NOBODY
-        columns = backend.owners.columns  # an INSERT of no owner, with each column, needs the rights for one
-        nobody = sa.insert(backend.owners).from_select(columns.keys(), sa.select(*columns).where(sa.false()))
+            owner = connection.scalar(owners.living(backend.owners)) or NOBODY
         with _noted(connection, subject, "register", refused):
-            subject.inspection.plan(connection, *as_sent(connection, nobody))
+            subject.inspection.plan(connection, *as_sent(connection, owners.register_none(backend.owners)))
     for phase in subject.phases(connection, owner):
         by_keys = any(isinstance(value, list) for value in phase.parameters.values())
         with _noted(connection, subject, phase.name, refused):
@@ -134,7 +130,7 @@ def plan_findings(connection: sa.Connection, subject: Subject) -> Iterator[Findi
     yield from (_plan_finding(found, is_small=rows < SMALL_TABLE_ROWS) for found in subject.planned)
     if backend.has_side_car:  # the table must not be altered; the right to lock its rows is checked when that is done
         with _noted(connection, subject, "lock rows", refused):
-            connection.execute(sa.select(*backend.source.key).where(sa.false()).with_for_update()).close()
+            connection.execute(stored_jobs.lock_none(backend.source)).close()
     else:
         yield _index_finding(connection, subject, is_small=rows < SMALL_TABLE_ROWS)
     if refused:

@@ -17,6 +17,7 @@ from claimjobs.dialects.inspection import Finding, NotShown
 from claimjobs.errors import ClaimjobsError, ServerUnfit, StateMissing
 from claimjobs.explain.plans import CLAIM_SIZE, NOBODY, Subject, as_sent
 from claimjobs.statements import stored_jobs
+from claimjobs.statements.owners import register
 from claimjobs.table.roles import IS_CLAIMED_AGAIN
 
 LONG_SECONDS: Final = 60.0
@@ -158,7 +159,7 @@ def claim_once(connection: sa.Connection, subject: Subject) -> Iterator[Finding]
     backend, owner = subject.backend, NOBODY
     if backend.by_lease:  # nobody else sees this one
         row = {"host": "", "pid": 0, "claims": backend.roles.recorded_as, "lease": subject.liveness.lease}
-        [owner] = connection.execute(sa.insert(backend.owners), row).inserted_primary_key or [NOBODY]
+        [owner] = connection.execute(register(backend.owners), row).inserted_primary_key or [NOBODY]
     jobs = len(subject.plan.strategy.claim(connection, owner, ClaimRequest(CLAIM_SIZE, CLAIM_SIZE)).jobs)
     if not jobs:
         raise NotShown("no job is due, or other consumers have locked all of them: there was none to claim")

@@ -120,7 +120,7 @@ class OwnerRow:
     def note_unclaimable(self, rows: int) -> None:
         """Write how many rows this owner leaves, for `status`. An owner that registers again writes it, too."""
         self._row = {**self._row, "unclaimable": rows}  # the heartbeat's thread may be reading the row
-        write = sa.update(self._table).where(owners.me(self._table)).values(unclaimable=rows)
+        write = owners.note_unclaimable(self._table, rows)
         self.connector.transaction(lambda connection: connection.execute(write, {"claimjobs_me": self.id}), patience=0)
 
     def leave(self) -> None:
@@ -158,7 +158,7 @@ class OwnerRow:
         """Insert the row of this owner, unless its id is in use."""
         try:
             with savepoint(connection):
-                inserted = connection.execute(sa.insert(self._table), {**self._row, **given})
+                inserted = connection.execute(owners.register(self._table), {**self._row, **given})
         except sa.exc.DBAPIError as error:
             if self._dialect.errors.code(error) in self._dialect.errors.duplicate:
                 return False
@@ -177,8 +177,7 @@ class OwnerRow:
 
     def _id_above_all(self, connection: sa.Connection) -> dict[str, int]:
         """An id above all that are in use. The counter of the database is moved above it, where it does not follow."""
-        largest = sa.select(sa.func.max(self._table.c.id))
-        new = id_above(connection, [largest, *self._record.largest_owner])
+        new = id_above(connection, [owners.largest_id(self._table), *self._record.largest_owner])
         move = self._dialect.sessions.give_ids_above(self._table, new)
         if move is None:
             return {"id": new}

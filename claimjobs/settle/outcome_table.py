@@ -205,10 +205,7 @@ class SideCarTable(OutcomeTable):
         """None: a statement writes only one of the two tables."""
 
     def keep_statements(self, columns: Mapping[Key, Mapping[str, Any]]) -> Sequence[OutcomeWrite]:
-        source = self._pair.source
-        write = sa.update(source.table).values(settle.values_by_key(source, columns))
-        of_keys = self.dialect.restrict_to_keys(write, source.key, source.key_index)
-        return [ResultWrite(of_keys, may_miss=True), *self.done["keep"]]
+        return [ResultWrite(side_car.also_write(self._pair, columns), may_miss=True), *self.done["keep"]]
 
     def lock(self, connection: sa.Connection, me: int, taken_out: set[Key], keys: Sequence[Key]) -> set[Key]:
         return taken_out - self.lost(connection, me, keys)

@@ -108,6 +108,21 @@ def locked(claim_rows: ClaimRows, *, skip_locked: bool = False) -> sa.Select[Any
     return sa.select(claim_rows.table.c.number).where(claim_rows.of(ME)).with_for_update(skip_locked=skip_locked)
 
 
+def count(claim_rows: ClaimRows) -> sa.Select[Any]:
+    """How many claim rows `me` has."""
+    return sa.select(sa.func.count()).select_from(claim_rows.table).where(claim_rows.of(ME))
+
+
+def held(claim_rows: ClaimRows) -> sa.Select[Any]:
+    """The keys in the claim rows of `me`."""
+    return claim_rows.keys(claim_rows.of(ME))
+
+
+def numbered(claim_rows: ClaimRows) -> sa.Select[Any]:
+    """The keys in the claim rows of `me`, each after the number of its claim row."""
+    return claim_rows.keys(claim_rows.of(ME), claim_rows.table.c.number)
+
+
 def unknown(claim_rows: ClaimRows, owners: sa.FromClause) -> sa.Select[Any]:
     """The ids of owners that have claim rows and no row: as `owners.unknown`."""
     owner_id = claim_rows.table.c.owner_id
@@ -119,6 +134,11 @@ def shorten(claim_rows: ClaimRows) -> sa.Update:
     table = claim_rows.table
     keys = claim_rows.dialect.json_of_keys(claim_rows.key, "claimjobs_json")
     return sa.update(table).where(claim_rows.of(ME), table.c.number == NUMBER).values(keys=keys, jobs=MEANT)
+
+
+def close_all(claim_rows: ClaimRows) -> sa.Delete:
+    """Delete all claim rows of `me`."""
+    return sa.delete(claim_rows.table).where(claim_rows.of(ME))
 
 
 def by_owner(claim_rows: ClaimRows) -> sa.Select[Any]:

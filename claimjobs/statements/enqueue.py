@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import sqlalchemy as sa
@@ -13,6 +13,25 @@ from claimjobs.statements.find import columns_of
 from claimjobs.table.columns import UNCLAIMED
 from claimjobs.table.job_state import Column
 from claimjobs.table.roles import ColumnRoles
+
+
+def insert_rows(table: sa.Table) -> sa.Insert:
+    """Insert jobs. Run it with a list of mappings with equal keys; other columns have their defaults.
+
+    It is inline: the new key of a single row is not read back.
+    """
+    return sa.insert(table).inline()
+
+
+def there(roles: ColumnRoles, dialect: Dialect, columns: Sequence[Column]) -> sa.Select[Any]:
+    """The values of these columns in jobs that have one of the `values`."""
+    return sa.select(*columns).select_from(roles.table).where(dialect.among(columns, "values"))
+
+
+def lock_there(roles: ColumnRoles, dialect: Dialect, columns: Sequence[Column]) -> sa.Select[Any]:
+    """Lock the jobs that have one of the `values` in these columns, in the order of their keys: key, then values."""
+    rows = sa.select(*roles.key, *columns).where(dialect.among(columns, "values")).order_by(*roles.key)
+    return rows.with_for_update(of=roles.table)
 
 
 def states(roles: ColumnRoles, dialect: Dialect, state: sa.ColumnElement[Any]) -> sa.Select[Any]:

@@ -25,6 +25,22 @@ def is_used(owners: sa.Table, dialect: Dialect, is_recorded: sa.ColumnElement[bo
     return sa.select(sa.or_(dialect.sessions.lock_holder(owners, ME).is_not(None), is_recorded))
 
 
+def register(owners: sa.Table) -> sa.Insert:
+    """Insert an owner (`host`, `pid`, `claims`, `lease`). The database gives it the next id, if it has none."""
+    return sa.insert(owners)
+
+
+def register_none(owners: sa.Table) -> sa.Insert:
+    """Insert no owner, with each column, which needs the rights to do so. For `explain`."""
+    columns = owners.columns
+    return sa.insert(owners).from_select(columns.keys(), sa.select(*columns).where(sa.false()))
+
+
+def largest_id(owners: sa.Table) -> sa.Select[Any]:
+    """The largest id of an owner; NULL: there is none."""
+    return sa.select(sa.func.max(owners.c.id))
+
+
 def beat(owners: sa.Table) -> sa.Update:
     """Write a heartbeat of `me`, which is awake. It writes no row if `me` was declared dead, or is another process.
 
@@ -65,6 +81,16 @@ def everyone(owners: sa.Table, dialect: Dialect) -> sa.Select[Any]:
     holder = dialect.sessions.lock_holder(owners, owners.c.id).label("holder")
     columns = (*owners.columns, holder, database_now().label("now"))
     return sa.select(*columns).where(owners.c.claims == RECORDED_AS).order_by(owners.c.id)
+
+
+def living(owners: sa.Table) -> sa.Select[Any]:
+    """The id of an owner that was not declared dead; NULL: there is none."""
+    return sa.select(sa.func.min(owners.c.id)).where(owners.c.died.is_(None))
+
+
+def of_other_tables(owners: sa.Table, recorded_as: str) -> sa.Select[Any]:
+    """The ids of owners that claim from another table by their row."""
+    return sa.select(owners.c.id).where(owners.c.claims != recorded_as)
 
 
 def sessions_of(owners: sa.Table, dialect: Dialect) -> sa.Select[Any]:
@@ -170,6 +196,11 @@ def pause(queues: sa.Table, recorded_as: str, reason: str | None) -> sa.Update:
     return sa.update(queues).where(queues.c.claims == recorded_as).values(paused=since, reason=reason)
 
 
+def pause_first(queues: sa.Table, recorded_as: str, reason: str | None) -> sa.Insert:
+    """Pause a queue that has no row."""
+    return sa.insert(queues).values(claims=recorded_as, paused=database_now(), reason=reason)
+
+
 def resume(queues: sa.Table, recorded_as: str) -> sa.Delete:
     """Resume a queue."""
     return sa.delete(queues).where(queues.c.claims == recorded_as)
@@ -183,6 +214,11 @@ def mark_asleep(owners: sa.Table) -> sa.Update:
     now = database_now()
     asleep = sa.func.coalesce(owners.c.asleep, now)
     return sa.update(owners).where(me(owners), owners.c.died.is_(None)).values(beat=now, asleep=asleep)
+
+
+def note_unclaimable(owners: sa.Table, rows: int) -> sa.Update:
+    """Write how many rows `me` leaves, because no claim can take them."""
+    return sa.update(owners).where(me(owners)).values(unclaimable=rows)
 
 
 def check(

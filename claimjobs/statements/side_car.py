@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final, cast
 
 import sqlalchemy as sa
 
-from claimjobs.dialects import Dialect
+from claimjobs.dialects import Dialect, Key
 from claimjobs.statements.find import SUSPECT
+from claimjobs.statements.settle import values_by_key
 from claimjobs.statements.stored_jobs import Predicates, counts
 from claimjobs.table.claim_rows import ME, ClaimRows
 from claimjobs.table.columns import DONE, UNCLAIMED
@@ -83,6 +85,13 @@ def finish(pair: SideCarJoin) -> sa.Executable:
     guard = side_car.state.row_says(UNCLAIMED)
     upsert = pair.dialect.upsert(side_car.table, columns, rows.order_by(*pair.source.key), values=values, guard=guard)
     return upsert.execution_options(preserve_rowcount=True)
+
+
+def also_write(pair: SideCarJoin, columns: Mapping[Key, Mapping[str, Any]]) -> sa.Update:
+    """Write values of columns, of the same ones for each key, into the user's table."""
+    source, dialect = pair.source, pair.dialect
+    update = sa.update(source.table).values(values_by_key(source, columns))
+    return dialect.restrict_to_keys(update, source.key, source.key_index)
 
 
 def waiting(pair: SideCarJoin, of_queue: Predicates) -> sa.Select[Any]:

@@ -124,6 +124,33 @@ def chosen(roles: ColumnRoles, dialect: Dialect, columns: Sequence[Any], where: 
     return dialect.restrict_to_keys(rows, roles.key, roles.key_index)
 
 
+def lock_chosen(roles: ColumnRoles, dialect: Dialect, where: Predicates) -> sa.Select[Any]:
+    """Lock those of the rows `keys` that meet a user's predicates, and return their keys. The predicates hold until the
+    transaction ends. So the statement that writes needs no text of the user's.
+    """
+    return chosen(roles, dialect, roles.key, where).with_for_update(of=roles.table)
+
+
+def unfinished(roles: ColumnRoles, dialect: Dialect) -> sa.Select[Any]:
+    """The keys of those of the jobs `keys` that are neither done nor dead."""
+    return chosen(roles, dialect, roles.key, (roles.state.unfinished,))
+
+
+def lock_unfinished(roles: ColumnRoles, dialect: Dialect) -> sa.Select[Any]:
+    """The same, and lock them, without those that another session has locked."""
+    return unfinished(roles, dialect).with_for_update(of=roles.table, skip_locked=True)
+
+
+def some_keys(roles: ColumnRoles, dialect: Dialect, limit: int) -> sa.Select[Any]:
+    """The keys of so many rows, as far as the driver can read them."""
+    return sa.select(*roles.key).where(*dialect.readable(roles.key)).limit(limit)
+
+
+def lock_none(roles: ColumnRoles) -> sa.Select[Any]:
+    """Lock no row, which needs the right to lock rows."""
+    return sa.select(*roles.key).where(sa.false()).with_for_update()
+
+
 def count(roles: ColumnRoles, where: Predicates, most: int | None = None) -> sa.Select[Any]:
     """How many rows have a key and meet all predicates; not more than `most` are counted."""
     rows: sa.Select[Any] = sa.select(sa.literal_column("1")).select_from(roles.table)

@@ -36,16 +36,17 @@ def ddl_statements(
     """
     dialect = dialect_named_by(engine)
     check_names(dialect, tables)
-    if engine.dialect.server_version_info is None:  # SQLAlchemy 2.0 writes a default without parentheses then
-        engine.dialect.server_version_info = dialect.oldest
     statements: list[str] = []
-    printer = sa.create_mock_engine(engine.url, lambda sql, *_, **__: statements.append(text(sql, engine)))
+    bind: Any = engine
+    printer = sa.create_mock_engine(engine.url, lambda sql, *_, **__: statements.append(text(sql, bind)))
+    if engine.dialect.server_version_info is None:  # SQLAlchemy 2.0 writes a default without parentheses then
+        bind, printer.dialect.server_version_info = printer, dialect.oldest
     for table in tables:
         if recreate and table.name not in SHARED_TABLES:
             table.drop(printer, checkfirst=False)
         table.create(printer, checkfirst=False)
         if marked and MADE_BY not in (table.comment or ""):
-            statements.append(text(table_comment(table), engine))
+            statements.append(text(table_comment(table), bind))
     runs = groupby(statements, lambda statement: statement.startswith("CREATE INDEX"))
     # SQLAlchemy keeps the indexes of a table in a set, whose order differs at every run.
     return [one for is_index, run in runs for one in (sorted(run) if is_index else run)]
