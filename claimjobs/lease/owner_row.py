@@ -66,6 +66,8 @@ class OwnerRow:
         self._is_used = owners.is_used(table, self._dialect, self._record.is_recorded)
         self._mark_asleep = owners.mark_asleep(table)
         self.id = 0
+        self._refused = 0
+        """The largest id that the database gave, and that was in use."""
         self.asleep = False
         """Whether its row says that it sleeps, so that producers wake it."""
         self.locked = False
@@ -170,6 +172,7 @@ class OwnerRow:
         other = _IDS_HERE.get(here)
         is_here = other is not None and not other.is_closed
         if new < FIRST_OWNER or is_here or connection.scalar(self._is_used, {"claimjobs_me": new}):
+            self._refused = max(self._refused, new)
             connection.execute(owners.leave(self._table), {"claimjobs_me": new})
             return False
         self.id, _IDS_HERE[here] = new, self
@@ -178,6 +181,7 @@ class OwnerRow:
     def _id_above_all(self, connection: sa.Connection) -> dict[str, int]:
         """An id above all that are in use. The counter of the database is moved above it, where it does not follow."""
         new = id_above(connection, [owners.largest_id(self._table), *self._record.largest_owner])
+        new = max(new, self._refused + 1)  # the counter may have given all below it, also to owners that have left
         move = self._dialect.sessions.give_ids_above(self._table, new)
         if move is None:
             return {"id": new}

@@ -13,6 +13,7 @@ import sqlalchemy as sa
 
 from claimjobs import Liveness
 from claimjobs.errors import UnfitTable
+from claimjobs.lease.owner_row import _IDS_HERE
 from claimjobs.table.definitions import FIRST_OWNER, OWNER_TABLE
 from tests.backends import Backend
 from tests.conformance.jobs import jobs
@@ -77,6 +78,21 @@ def test_a_counter_behind_the_rows_moves_above_them(backend: Backend) -> None:
     queue, other, third = (still(backend.queue()) for _ in range(3))
     give_next(backend, queue.owner_id)
     assert len({queue.owner_id, other.owner_id, third.owner_id, backend.queue().owner_id}) == 4
+
+
+def test_the_id_of_an_owner_that_left_is_not_given_again_where_the_next_one_is_in_use(
+    backend: Backend, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No row has it any more, and in a table with more owners than seconds the clock is behind it."""
+    living = still(backend.queue())
+    give_next(backend, living.owner_id + 1_000_000)
+    last = backend.queue()
+    gone = last.owner_id
+    last.close()
+    row = hold_of(living).owner.row
+    [key] = [key for key, known in _IDS_HERE.items() if known is row]
+    monkeypatch.setitem(_IDS_HERE, (*key[:2], gone + 1), row)
+    assert backend.queue().owner_id > gone + 1
 
 
 def test_two_consumers_that_register_at_once_behind_used_ids_get_two(backend: Backend) -> None:
